@@ -1,0 +1,166 @@
+"""The commands of `millrace bench`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from millrace.bench.options import (
+    CONTENDERS,
+    DEFAULT_STRATEGIES,
+    MASTER_COLUMNS,
+    STRATEGIES,
+    EnrichOptions,
+    GrowthOptions,
+)
+from millrace.core.errors import MillraceError
+
+bench_app = typer.Typer(no_args_is_help=True, help="Side-by-side measurements, in one run on the same data.")
+
+Batches = Annotated[str, typer.Option(help="Rows of a micro-batch; several are separated by commas.")]
+Data = Annotated[Path | None, typer.Option(help="Folder that keeps generated data and built tables for the next run.")]
+How = Annotated[str, typer.Option(help="left or inner.")]
+Json = Annotated[Path | None, typer.Option("--json", help="File for the full results.")]
+Memory = Annotated[str, typer.Option(help="Memory of millrace, and of RocksDB's cache, per worker.")]
+Rebuild = Annotated[bool, typer.Option(help="Build millrace's tables again.")]
+Seed = Annotated[int, typer.Option(help="Seed of all generated data.")]
+Strategies = Annotated[str, typer.Option(help=f"Strategies of millrace, of {', '.join(STRATEGIES)}.")]
+WarmBatches = Annotated[int, typer.Option(help="Micro-batches that count, after two that don't.")]
+Zipf = Annotated[float, typer.Option(help="Exponent of the stream's keys; 0 is uniform.")]
+
+
+_ALL_STRATEGIES = ",".join(DEFAULT_STRATEGIES)
+_ALL_COLUMNS = ",".join(MASTER_COLUMNS)
+
+
+@bench_app.command("enrich")
+def enrich(
+    rows: Annotated[int, typer.Option(help="Rows of the master table, 120 bytes each.")] = 10_000_000,
+    batch_rows: Batches = "200000,1000000",
+    wide: Annotated[bool, typer.Option(help="20 more columns in the stream.")] = False,
+    zipf: Zipf = 1.0,
+    warm_batches: WarmBatches = 7,
+    repeats: Annotated[int, typer.Option(help="Runs of every contender, interleaved.")] = 1,
+    contenders: Annotated[str, typer.Option(help=f"Empty for all, or some of {', '.join(CONTENDERS)}.")] = "",
+    strategies: Strategies = _ALL_STRATEGIES,
+    columns: Annotated[str, typer.Option(help="Master columns that are added.")] = _ALL_COLUMNS,
+    how: How = "left",
+    memory: Memory = "256m",
+    seed: Seed = 1,
+    data: Data = None,
+    rebuild: Rebuild = False,
+    json_file: Json = None,
+) -> None:
+    """A stream enriched from a large table: floors, Spark's joins, RocksDB, Redis, millrace."""
+
+    def run(console: Console) -> tuple[dict[str, Any], Table]:
+        options = EnrichOptions(
+            rows=rows,
+            batch_rows=_numbers(batch_rows),
+            wide=wide,
+            zipf=zipf,
+            warm_batches=warm_batches,
+            repeats=repeats,
+            contenders=_names(contenders),
+            strategies=_names(strategies),
+            columns=_names(columns),
+            how=how,
+            memory=memory,
+            seed=seed,
+            data=data,
+            rebuild=rebuild,
+        )
+        from millrace.bench.enrich import run_enrich
+        from millrace.bench.report import enrich_table, live_progress
+
+        with live_progress(console) as progress:
+            report = run_enrich(options, progress)
+        return report, enrich_table(report)
+
+    _present(run, json_file)
+
+
+@bench_app.command("enrich-growth")
+def enrich_growth(
+    rows: Annotated[str, typer.Option(help="Table sizes.")] = "5000000,10000000,20000000,40000000",
+    batch_rows: Annotated[int, typer.Option(help="Rows of a micro-batch.")] = 200_000,
+    warm_batches: WarmBatches = 7,
+    strategies: Strategies = "auto",
+    zipf: Zipf = 1.0,
+    how: How = "left",
+    memory: Memory = "256m",
+    seed: Seed = 1,
+    data: Data = None,
+    rebuild: Rebuild = False,
+    json_file: Json = None,
+) -> None:
+    """How the time of a micro-batch grows with the table, for Spark's stream-static join and for millrace."""
+
+    def run(console: Console) -> tuple[dict[str, Any], Table]:
+        options = GrowthOptions(
+            rows=_numbers(rows),
+            batch_rows=batch_rows,
+            warm_batches=warm_batches,
+            strategies=_names(strategies),
+            zipf=zipf,
+            how=how,
+            memory=memory,
+            seed=seed,
+            data=data,
+            rebuild=rebuild,
+        )
+        from millrace.bench.growth import run_growth
+        from millrace.bench.report import growth_table, live_progress
+
+        with live_progress(console) as progress:
+            report = run_growth(options, progress)
+        return report, growth_table(report)
+
+    _present(run, json_file)
+
+
+def _present(run: Callable[[Console], tuple[dict[str, Any], Table]], json_file: Path | None) -> None:
+    """Run, print, write. Exit code 1 if the times can't be believed, 2 for bad options, 130 after Ctrl-C."""
+    console = Console()
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        report, table = run(console)
+    except MillraceError as error:
+        console.print(f"[red]{error}[/red]")
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt:
+        console.print("stopped; queries, servers and temporary folders are gone")
+        raise typer.Exit(130) from None
+    from millrace.bench.report import succeeded, write_json
+
+    if json_file is not None:
+        write_json(report, json_file)
+    console.print(table)
+    if not succeeded(report):
+        raise typer.Exit(1)
+
+
+def _as_interrupt(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in _names(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a list of whole numbers such as 200000,1000000") from error
+
+
+if __name__ == "__main__":
+    bench_app()

@@ -1,0 +1,72 @@
+"""`millrace bench enrich`: a stream enriched from a large table, by everyone, in one run on the same files.
+
+1. Master data and streams are made, or found from an earlier run.
+2. In one Spark session: a discarded query to warm the JVM up, then every contender in turn, as often as asked.
+   Each gets fresh Python workers, a collected heap, its table in the page cache, and two cold micro-batches.
+3. The broadcast join runs in a process with a driver of its own, after that session is gone: it may run out of memory.
+4. Row counts of every micro-batch and a checksum of the first are compared; ratios are to medians of the same run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millrace.bench.contenders import Contender, IdentityMap, Workload, contenders
+from millrace.bench.data import FILES_PER_BATCH, ROW_BYTES, StreamFiles, master_files, stream_files
+from millrace.bench.isolated import measure_isolated
+from millrace.bench.measure import Folders, Progress, folders, measure
+from millrace.bench.microbatch import CLOCK
+from millrace.bench.options import COLD_BATCHES, EnrichOptions
+from millrace.bench.results import FLOOR, Result, checksums_agree, compared, merged, rows_agree
+from millrace.bench.session import describe_machine, spark_session
+
+ISOLATED = ("spark-broadcast",)
+
+
+def run_enrich(options: EnrichOptions, progress: Progress | None = None) -> dict[str, Any]:
+    """Run the benchmark; the returned values are plain, ready for JSON."""
+    progress = progress or Progress()
+    with folders(options.data, options.rebuild) as where:
+        master = master_files(options, where.data, progress.say)
+        streams = [stream_files(options, size, where.data, progress.say) for size in options.batch_rows]
+        every = contenders(options)
+        with spark_session(options.driver_memory, where.scratch) as spark:
+            about = describe_machine(spark, options.driver_memory)
+            work = Workload(spark, options, master, where.data, progress.say)
+            results = _in_turn([one for one in every if one.name not in ISOLATED], work, streams, where, progress)
+        for contender in every:
+            if contender.name in ISOLATED:
+                results += measure_isolated(contender.name, options, where, progress)
+        sizes = {"master_parquet_bytes": sum(path.stat().st_size for path in master.iterdir())}
+    return summary(options, about, sizes, merged(results))
+
+
+def _in_turn(
+    every: list[Contender], work: Workload, streams: list[StreamFiles], where: Folders, progress: Progress
+) -> list[Result]:
+    """Repeats are interleaved: what disturbs the machine for a while then disturbs everyone."""
+    progress.say("warming the JVM up")
+    measure(IdentityMap(FLOOR), work, streams[:1], where.scratch, Progress())
+    return [
+        result
+        for _ in range(work.options.repeats)
+        for contender in every
+        for result in measure(contender, work, streams, where.scratch, progress)
+    ]
+
+
+def summary(
+    options: EnrichOptions, about: dict[str, Any], sizes: dict[str, int], results: list[Result]
+) -> dict[str, Any]:
+    return {
+        "benchmark": "enrich",
+        "clock": CLOCK,
+        "cold_batches_dropped": COLD_BATCHES,
+        "seed": options.seed,
+        "options": options.to_json(),
+        **about,
+        "data": {"row_bytes": ROW_BYTES, "partitions_per_batch": FILES_PER_BATCH, **sizes},
+        "rows_agree": rows_agree(results),
+        "checksums_agree": checksums_agree(results),
+        "results": compared(results),
+    }

@@ -1,0 +1,66 @@
+"""`millrace bench enrich-growth`: the same batch size against ever larger tables, all in the page cache.
+
+A stream-static join reads the whole table in every micro-batch, so its time grows with the table; a look-up of the rows
+that are wanted should hardly notice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millrace.bench.contenders import IdentityMap, Workload, contenders
+from millrace.bench.data import ROW_BYTES, master_files, stream_files
+from millrace.bench.measure import Progress, folders, measure
+from millrace.bench.microbatch import CLOCK
+from millrace.bench.options import COLD_BATCHES, GrowthOptions
+from millrace.bench.results import FLOOR, OK, Result, checksums_agree, compared, rows_agree
+from millrace.bench.session import describe_machine, spark_session
+
+
+def run_growth(options: GrowthOptions, progress: Progress | None = None) -> dict[str, Any]:
+    """Run the benchmark; the returned values are plain, ready for JSON."""
+    progress = progress or Progress()
+    by_rows: dict[int, list[Result]] = {}
+    with (
+        folders(options.data, options.rebuild) as where,
+        spark_session(options.driver_memory, where.scratch) as spark,
+    ):
+        about = describe_machine(spark, options.driver_memory)
+        for rows in options.rows:
+            chosen = options.at(rows)
+            work = Workload(spark, chosen, master_files(chosen, where.data, progress.say), where.data, progress.say)
+            streams = [stream_files(chosen, options.batch_rows, where.data, progress.say)]
+            if not by_rows:
+                progress.say("warming the JVM up")
+                measure(IdentityMap(FLOOR), work, streams, where.scratch, Progress())
+            by_rows[rows] = [
+                result
+                for contender in contenders(chosen)
+                for result in measure(contender, work, streams, where.scratch, progress)
+            ]
+    return {
+        "benchmark": "enrich-growth",
+        "clock": CLOCK,
+        "cold_batches_dropped": COLD_BATCHES,
+        "seed": options.seed,
+        "options": options.to_json(),
+        **about,
+        "data": {"row_bytes": ROW_BYTES},
+        "rows_agree": all(rows_agree(results) for results in by_rows.values()),
+        "checksums_agree": all(checksums_agree(results) for results in by_rows.values()),
+        "results": [{"rows": rows, **plain} for rows, results in by_rows.items() for plain in compared(results)],
+        "growth": growth(by_rows),
+    }
+
+
+def growth(by_rows: dict[int, list[Result]]) -> dict[str, dict[str, float]]:
+    """For every contender, its median at each table size divided by that at the first."""
+    first = next(iter(by_rows.values()))
+    base = {result.contender: result.median_seconds for result in first if result.status == OK}
+    ratios: dict[str, dict[str, float]] = {}
+    for rows, results in by_rows.items():
+        for result in results:
+            start, now = base.get(result.contender), result.median_seconds
+            if start and now is not None:
+                ratios.setdefault(result.contender, {})[str(rows)] = round(now / start, 3)
+    return ratios

@@ -1,0 +1,158 @@
+"""What a benchmark run is given. Checked once, here, before any data is made."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from millrace.core.errors import ParameterError
+
+COLD_BATCHES = 2
+"""Micro-batches left out at the start of every query: workers start, the JIT warms up, caches fill."""
+
+MIN_WARM_BATCHES = 5
+
+MASTER_COLUMNS = ("surrogate_key", "product_name", "price", "supplier_id", "category", "description")
+
+STRATEGIES = ("auto", "sweepjoin", "hybridjoin", "meshjoin", "inlj")
+DEFAULT_STRATEGIES = ("auto", "sweepjoin", "meshjoin", "hybridjoin")
+
+CONTENDERS = (
+    "read-only",
+    "spark-defaults",
+    "spark-sort-merge",
+    "spark-persisted",
+    "spark-persisted-bucketed",
+    "rocksdb",
+    "redis",
+    "identity-map",
+    "identity-udf",
+    "millrace",
+    "spark-broadcast",
+)
+"""In the order they run, the floors next to what is compared with them; `millrace` is one contender per strategy."""
+
+HOWS = ("left", "inner")
+
+
+@dataclass(frozen=True)
+class EnrichOptions:
+    """Options of `bench enrich`.
+
+    `data` is where tables are kept for the next run; None means a temporary folder. No contenders means all of them,
+    without `spark-defaults` for a left join: there Spark's own choice is the sort-merge join, as it can't broadcast
+    the stream's side.
+    """
+
+    rows: int = 10_000_000
+    batch_rows: tuple[int, ...] = (200_000, 1_000_000)
+    wide: bool = False
+    zipf: float = 1.0
+    warm_batches: int = 7
+    repeats: int = 1
+    contenders: tuple[str, ...] = ()
+    strategies: tuple[str, ...] = DEFAULT_STRATEGIES
+    columns: tuple[str, ...] = MASTER_COLUMNS
+    how: str = "left"
+    memory: str = "256m"
+    seed: int = 1
+    data: Path | None = None
+    rebuild: bool = False
+    driver_memory: str = "6g"
+    broadcast_timeout_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not self.contenders:
+            object.__setattr__(self, "contenders", default_contenders(self.how))
+        _at_least("rows", self.rows, 1)
+        _at_least("repeats", self.repeats, 1)
+        _at_least("warm_batches", self.warm_batches, MIN_WARM_BATCHES)
+        _some("batch_rows", self.batch_rows)
+        for size in self.batch_rows:
+            _at_least("batch_rows", size, 2)
+            if size % 2:
+                raise ParameterError(f"batch_rows is {size}; give an even number: a micro-batch is two equal files.")
+        _known("contender", self.contenders, CONTENDERS)
+        _known("strategy", self.strategies, STRATEGIES)
+        _known("column", self.columns, MASTER_COLUMNS)
+        _known("how", (self.how,), HOWS)
+        if self.zipf < 0:
+            raise ParameterError(f"zipf is {self.zipf}; give 0 (uniform) or more.")
+
+    @property
+    def batches(self) -> int:
+        return COLD_BATCHES + self.warm_batches
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; the data folder is left out, as it says nothing about the measurement."""
+        plain = asdict(self)
+        plain.pop("data")
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any], data: Path) -> EnrichOptions:
+        known = {field.name for field in fields(cls)}
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+        if unknown := set(values) - known:
+            raise ParameterError(f"unknown options {sorted(unknown)}; known: {sorted(known)}.")
+        return cls(**values, data=data)
+
+
+@dataclass(frozen=True)
+class GrowthOptions:
+    """Options of `bench enrich-growth`: the same stream against ever larger tables, all in the page cache."""
+
+    rows: tuple[int, ...] = (5_000_000, 10_000_000, 20_000_000, 40_000_000)
+    batch_rows: int = 200_000
+    warm_batches: int = 7
+    contenders: tuple[str, ...] = ("spark-sort-merge", "millrace")
+    strategies: tuple[str, ...] = ("auto",)
+    zipf: float = 1.0
+    how: str = "left"
+    memory: str = "256m"
+    seed: int = 1
+    data: Path | None = None
+    rebuild: bool = False
+    driver_memory: str = "6g"
+
+    def __post_init__(self) -> None:
+        _some("rows", self.rows)
+        for rows in self.rows:
+            self.at(rows)
+
+    def at(self, rows: int) -> EnrichOptions:
+        """The options of one table size."""
+        shared = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("rows", "batch_rows")
+        }
+        return EnrichOptions(rows=rows, batch_rows=(self.batch_rows,), **shared)
+
+    def to_json(self) -> dict[str, Any]:
+        plain = asdict(self)
+        plain.pop("data")
+        return plain
+
+
+def default_contenders(how: str) -> tuple[str, ...]:
+    return CONTENDERS if how == "inner" else tuple(name for name in CONTENDERS if name != "spark-defaults")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ParameterError(f"{name} is {value}; give at least {least}.")
+
+
+def _some(name: str, values: tuple[int, ...]) -> None:
+    if not values:
+        raise ParameterError(f"{name} is empty; give at least one.")
+
+
+def _known(what: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            raise ParameterError(f"unknown {what} {name!r}; choose from {', '.join(known)}.")
+    if len(set(given)) != len(given):
+        raise ParameterError(f"a {what} is named twice in {', '.join(given)}.")
+    if not given:
+        raise ParameterError(f"no {what} given; choose from {', '.join(known)}.")

@@ -1,0 +1,104 @@
+"""Results for people (a table) and for machines (a JSON file)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from millrace.bench.measure import Progress
+from millrace.bench.results import OK, Result
+
+_MIB = 1 << 20
+
+
+@contextmanager
+def live_progress(console: Console) -> Iterator[Progress]:
+    """A line that says what runs now, and one line for each result."""
+    with console.status("starting", refresh_per_second=2) as status:
+
+        def finished(result: Result) -> None:
+            seconds = result.median_seconds
+            outcome = f"{seconds:.3f} s a batch" if seconds is not None else result.status
+            console.print(f"{result.contender}, {result.batch_rows:,} rows a batch: {outcome}", highlight=False)
+
+        yield Progress(say=status.update, finished=finished)
+
+
+def write_json(report: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def enrich_table(report: dict[str, Any]) -> Table:
+    options = report["options"]
+    columns = 23 if options["wide"] else 3
+    table = Table(
+        title=f"R = {options['rows']:,} rows, Zipf {options['zipf']:g}, {columns} stream columns, "
+        f"{options['how']} join, memory {options['memory']}",
+        caption=_caption(report),
+    )
+    for heading in ("rows a batch", "contender", "median s", "x identity map", "x millrace", "worker MiB", "JVM MiB"):
+        table.add_column(heading, justify="left" if heading == "contender" else "right")
+    for batch_rows in options["batch_rows"]:
+        for result in report["results"]:
+            if result["batch_rows"] == batch_rows:
+                table.add_row(f"{batch_rows:,}", *_cells(result))
+        table.add_section()
+    return table
+
+
+def growth_table(report: dict[str, Any]) -> Table:
+    options = report["options"]
+    table = Table(
+        title=f"{options['batch_rows']:,} rows a batch, Zipf {options['zipf']:g}, table in the page cache",
+        caption=_caption(report),
+    )
+    for heading in ("rows of R", "contender", "median s", "growth", "x millrace", "worker MiB"):
+        table.add_column(heading, justify="left" if heading == "contender" else "right")
+    for result in report["results"]:
+        grown = report["growth"].get(result["contender"], {}).get(str(result["rows"]))
+        name, seconds, _, ratio, worker, _ = _cells(result)
+        table.add_row(f"{result['rows']:,}", name, seconds, _number(grown), ratio, worker)
+    return table
+
+
+def _cells(result: dict[str, Any]) -> tuple[str, str, str, str, str, str]:
+    seconds = result["median_seconds"]
+    return (
+        result["contender"],
+        f"{seconds:.3f}" if seconds is not None else _short(result["status"]),
+        _number(result["ratio_to_identity_map"]),
+        _number(result["ratio_to_millrace"]),
+        _mebibytes(result["peak_worker_anon_bytes"]),
+        _mebibytes(result["peak_jvm_rss_bytes"]),
+    )
+
+
+def _caption(report: dict[str, Any]) -> str:
+    rows = "all row counts agree" if report["rows_agree"] else "ROW COUNTS DIFFER"
+    sums = "all checksums agree" if report["checksums_agree"] else "CHECKSUMS DIFFER"
+    return f"{rows}, {sums}; clock {report['clock']}; worker: peak RssAnon of one Python worker"
+
+
+def succeeded(report: dict[str, Any]) -> bool:
+    """Whether the times may be believed: everyone gave the same rows and nobody failed."""
+    failed = any(result["status"].startswith("failed") for result in report["results"])
+    return bool(report["rows_agree"] and report["checksums_agree"] and not failed)
+
+
+def _short(status: str) -> str:
+    return status if status == OK or len(status) <= 40 else status[:39] + "…"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _mebibytes(value: int | None) -> str:
+    return "" if value is None else f"{value / _MIB:,.0f}"

@@ -1,0 +1,400 @@
+"""The laws: what every semi-stream join must do, whatever its algorithm.
+
+A law is a function of how the join is built and of `how`; it raises `BrokenLaw` and says what it saw. `LAWS` lists them
+all, each with the sentence that it stands for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.checks.held import held_bytes
+from millrace.checks.relations import FailingRelation, IndexFree, ReadFailed, colliding
+from millrace.checks.run import (
+    ROOMY,
+    BrokenLaw,
+    Make,
+    Run,
+    Watched,
+    expected,
+    require,
+    run_join,
+    tightest,
+    watched,
+)  # fmt: skip
+from millrace.checks.samples import KEY_TYPES, PAUSE, Sample, composite, cut, sample, spec_of
+from millrace.core.budget import Budget
+from millrace.core.errors import BudgetError, MillraceError, SchemaError
+from millrace.core.protocols import How, JoinSpec, Relation
+from millrace.joins.emit import OUTPUT_ROWS
+from millrace.joins.reference import comparable_keys, reference_pairs, same_rows
+from millrace.relations.memory import MemoryRelation
+
+
+class Law(NamedTuple):
+    name: str
+    check: Callable[[Make, How], None]
+    sentence: str
+
+
+def exact(make: Make, how: How) -> None:
+    data = sample(how)
+    for rows_per_page in (1, 4, 64):
+        for memory in (tightest(make, _paged(data, rows_per_page), data.spec), ROOMY):
+            _exact(make, data, _paged(data, rows_per_page), [16], memory=memory)
+
+
+def duplicates(make: Make, how: How) -> None:
+    relation = pa.table({"id": [7] * 40 + [8] * 3 + [9], "price": np.arange(44.0), "name": ["x"] * 44})
+    stream = pa.table({"event": np.arange(60), "product": [7, 8, 9] * 20, "note": ["y"] * 60})
+    data = Sample(relation, stream, spec_of(stream, how))
+    for sizes in ([60], [5], [1, PAUSE]):
+        _exact(make, data, _paged(data, 6), sizes)
+
+
+def null_keys(make: Make, how: How) -> None:
+    data = sample(how, stream_rows=30)
+    stream = data.stream.set_column(1, "product", pa.nulls(30, pa.int64()))
+    run = _exact(make, data._replace(stream=stream), _paged(data), [7])
+    require(run.totals.null_keys == 30, f"30 tuples have a null key, counted were {run.totals.null_keys}")
+
+
+def absent_keys(make: Make, how: How) -> None:
+    data = sample(how, stream_rows=30)
+    keys = [key for key in range(-15, 60) if not 0 <= key < 30][:30]
+    stream = data.stream.set_column(1, "product", pa.array(keys, pa.int64()))
+    run = _exact(make, data._replace(stream=stream), _paged(data), [7])
+    require(run.totals.absent_keys == 30, f"30 tuples have an absent key, counted were {run.totals.absent_keys}")
+
+
+def empty_stream(make: Make, how: How) -> None:
+    data = sample(how)
+    relation = _paged(data)
+    _exact(make, data._replace(stream=data.stream.slice(0, 0)), relation, [1])
+    nothing = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in data.stream.schema], schema=data.stream.schema)
+    run = run_join(make, relation, data.spec, [nothing, nothing])
+    require(not relation.reads and run.table.num_rows == 0, f"nothing arrived, but pages were read: {relation.reads}")
+
+
+def empty_relation(make: Make, how: How) -> None:
+    data = sample(how, stream_rows=40)
+    data = data._replace(relation=data.relation.slice(0, 0))
+    run = _exact(make, data, _paged(data), [9])
+    require(run.totals.pages_read == 0, f"a relation without pages had {run.totals.pages_read} read")
+
+
+def one_row_relation(make: Make, how: How) -> None:
+    data = sample(how, stream_rows=40)
+    relation = data.relation.filter(pa.compute.equal(data.relation.column("id"), 7))
+    _exact(make, data._replace(relation=relation), _paged(data._replace(relation=relation)), [9])
+
+
+def paused_stream(make: Make, how: How) -> None:
+    data = sample(how)
+    for steps_per_batch in (0, 1, 3, None):
+        for sizes in ([PAUSE, 10, PAUSE, PAUSE], [40, *[PAUSE] * 30], [1, PAUSE]):
+            _exact(make, data, _paged(data), sizes, steps_per_batch=steps_per_batch)
+
+
+def early_end(make: Make, how: How) -> None:
+    data = sample(how)
+    for rows in (1, 2, 13, 50):
+        _exact(make, data._replace(stream=data.stream.slice(0, rows)), _paged(data), [6], steps_per_batch=0)
+
+
+def any_cut(make: Make, how: How) -> None:
+    data = sample(how)
+    wanted = expected(data.stream, data.relation, data.spec)
+    for sizes in ([1], [2, 3, 5, 8, 13], [64, 1], [119, 1], [1000]):
+        for memory in (tightest(make, _paged(data), data.spec), ROOMY):
+            _compare(run_join(make, _paged(data), data.spec, cut(data.stream, sizes), memory=memory), wanted)
+
+
+def key_types(make: Make, how: How) -> None:
+    for kind in KEY_TYPES:
+        data = sample(how, kind=kind, stream_rows=60)
+        try:
+            _exact(make, data, _paged(data), [25])
+        except BrokenLaw as broken:
+            raise BrokenLaw(f"key type {kind.name}: {broken}") from broken
+
+
+def composite_keys(make: Make, how: How) -> None:
+    data = composite(how)
+    _exact(make, data, MemoryRelation(data.relation, ("shop", "id"), 4), [25])
+
+
+def colliding_codes(make: Make, how: How) -> None:
+    for kind in (KEY_TYPES[0], next(kind for kind in KEY_TYPES if kind.name == "string")):
+        data = sample(how, kind=kind)
+        for bits in (0, 2):
+            _exact(make, data, colliding(data.relation, "id", 4, bits=bits), [25])
+
+
+def index_free(make: Make, how: How) -> None:
+    data = sample(how)
+    relation = IndexFree(MemoryRelation(data.relation, "id", 4, indexed=False))
+    try:
+        make(relation, data.spec, Budget(ROOMY))
+    except MillraceError as error:
+        require("index" in str(error), f"it refuses a relation without an index and does not say so: {error}")
+        return
+    _exact(make, data, relation, [25])
+
+
+def nothing_carried(make: Make, how: How) -> None:
+    data = sample(how)
+    wanted = reference_pairs(data.stream, data.relation, data.spec)
+    spec = JoinSpec(data.stream.schema, data.spec.on, how)
+    run = run_join(make, _paged(data), spec, cut(data.stream, [25]))
+    missing = Counter(pair[0] for pair in wanted) - Counter(run.sequence.tolist())
+    extra = Counter(run.sequence.tolist()) - Counter(pair[0] for pair in wanted)
+    require(not missing and not extra, f"without columns, sequence numbers {missing} are missing, {extra} too many")
+
+
+def output_schema(make: Make, how: How) -> None:
+    data = sample(how)
+    schema = data.spec.output_schema(_paged(data))
+    for stream in (data.stream, data.stream.slice(0, 0)):
+        for join in watched(make, _paged(data), data.spec, cut(stream, [25])):
+            step = join.run.steps[-1] if join.run.steps else join.step()
+            require(step.output.schema.equals(schema), f"it puts out {step.output.schema}, not {schema}")
+
+
+def sequence_numbers(make: Make, how: How) -> None:
+    data = sample(how)
+    run = run_join(make, _paged(data), data.spec, cut(data.stream, [25]))
+    for number, step in enumerate(run.steps):
+        events = step.output.column("event").to_pylist()
+        require(
+            events == step.sequence.tolist(), f"step {number} put out {events} with numbers {step.sequence.tolist()}"
+        )
+    _compare(run, expected(data.stream, data.relation, data.spec))
+
+
+def entry_steps(make: Make, how: How) -> None:
+    data = sample(how)
+    run = run_join(make, _paged(data), data.spec, cut(data.stream, [25, PAUSE, 3]))
+    for number, step in enumerate(run.steps):
+        count = len(step.entered)
+        require(count == step.counts.removed, f"step {number}: {step.counts.removed} tuples left, {count} entry steps")
+        late = step.entered[(step.entered > number) | (step.entered < 0)]
+        require(len(late) == 0, f"step {number}: tuples left that entered in steps {late.tolist()}")
+    entered = np.concatenate([step.entered for step in run.steps])
+    require(len(entered) == data.stream.num_rows, f"{len(entered)} entry steps for {data.stream.num_rows} tuples")
+    for number, offered in enumerate(run.offered_before):
+        before = int(np.count_nonzero(entered <= number))
+        require(
+            before <= offered, f"{before} tuples claim to have entered by step {number}; only {offered} were offered"
+        )
+
+
+def ledger(make: Make, how: How) -> None:
+    data = sample(how)
+    run = run_join(make, _paged(data), data.spec, cut(data.stream, [25]))  # the driver checks the balance of every step
+    inner = reference_pairs(data.stream, data.relation, spec_of(data.stream, "inner"))
+    keys = comparable_keys(data.stream, ["product"])
+    rows, matched, nulls = len(keys), len({pair[0] for pair in inner}), keys.count(None)
+    seen = run.totals
+    pairs = len(inner) if how in ("inner", "left") else seen.matches
+    wanted = {"tuples_in": rows, "removed": rows, "matched": matched, "null_keys": nulls,
+              "absent_keys": rows - matched - nulls, "matches": pairs, "deferred": 0}  # fmt: skip
+    wrong = {name: (getattr(seen, name), count) for name, count in wanted.items() if getattr(seen, name) != count}
+    require(not wrong, f"counts that are wrong, as name: (counted, right): {wrong}")
+    require(seen.matched <= seen.matches <= len(inner), f"{seen.matches} matches for {matched} matched tuples")
+
+
+def honest_reads(make: Make, how: How) -> None:
+    data = sample(how)
+    relation = _paged(data)
+    for join in watched(make, relation, data.spec, cut(data.stream, [25, PAUSE])):
+        pages, reads = join.run.totals.pages_read, relation.reads
+        require(pages == sum(count for _, count in reads), f"it counts {pages} pages read; the relation saw {reads}")
+        seeks = join.run.totals.seeks
+        require(seeks <= len(reads), f"it counts {seeks} seeks in {len(reads)} reads")
+
+
+def idle(make: Make, how: How) -> None:
+    data = sample(how)
+    relation = _paged(data)
+    join = make(relation, data.spec, Budget(ROOMY))
+    for _ in range(3):
+        step = join.step()
+        require(not any(step.counts.as_dict().values()), f"with nothing offered a step counts {step.counts}")
+    require(not relation.reads, f"with nothing waiting it reads {relation.reads}")
+    for watch in watched(make, relation, data.spec, cut(data.stream, [25])):
+        last = watch
+    before = len(relation.reads)
+    for _ in range(3):
+        require(last.step().output.num_rows == 0, "after the last tuple has left it still puts out rows")
+    require(len(relation.reads) == before, f"after the last tuple has left it reads {relation.reads[before:]}")
+
+
+def failed_read(make: Make, how: How) -> None:
+    data = sample(how, stream_rows=60)
+    wanted = expected(data.stream, data.relation, data.spec)
+    for failing in ({1}, {2}, {5}, {1, 2, 3}, {4, 9}):
+        relation = FailingRelation(_paged(data), failing)
+        run, done = _retried(make, relation, data)
+        if relation.calls >= min(failing):
+            require(relation.failures, "a read failed and no error came out")
+        if done:
+            _compare(run, wanted)
+        _no_false_miss(run, wanted, data)
+
+
+def failing_for_good(make: Make, how: How) -> None:
+    data = sample(how, stream_rows=60)
+    relation = FailingRelation(_paged(data), None)
+    run = Run(data.spec.output_schema(relation))
+    join = Watched(make(relation, data.spec, Budget(ROOMY)), run, 100)
+    join.offer(next(cut(data.stream, [60])))
+    errors = 0
+    while join.pending and errors < 5:
+        try:
+            step = join.step()
+        except (ReadFailed, MillraceError) as error:
+            require(not isinstance(error, BrokenLaw), error)
+            errors += 1
+        else:
+            run.ledger.post(step.counts, join.pending)
+    require(errors == 5, "no page could be read, and all tuples left all the same")
+    require(run.totals.matched == 0, f"no page could be read, and {run.totals.matched} tuples matched")
+    _no_false_miss(run, expected(data.stream, data.relation, data.spec), data)
+
+
+def bounded_memory(make: Make, how: How) -> None:
+    data = sample(how, stream_rows=3_000)
+    smallest = tightest(make, _paged(data), data.spec)
+    for memory in (smallest, smallest * 2, 32_768 + smallest):
+        relation = _paged(data)
+        for join in watched(make, relation, data.spec, cut(data.stream, [700]), memory=memory):
+            used, held = join.bytes_used, held_bytes(join.join, without=(relation, data.spec))
+            require(used <= memory, f"it says it uses {used} bytes; the budget is {memory}")
+            require(held <= memory, f"it says it uses {used} bytes and holds {held}; the budget is {memory}")
+
+
+def small_budget(make: Make, how: How) -> None:
+    data = sample(how)
+    for rows_per_page in (1, 16):
+        relation = _paged(data, rows_per_page)
+        try:
+            make(relation, data.spec, Budget(1))
+        except BudgetError as error:
+            require(str(error.needed_bytes) in str(error), f"the error does not say what is needed: {error}")
+        else:
+            raise BrokenLaw("it was built with one byte of memory")
+        _exact(make, data, relation, [25], memory=tightest(make, relation, data.spec))
+
+
+def bounded_output(make: Make, how: How) -> None:
+    rows, tuples = 400, 500  # 200,000 pairs, three times what a step may put out
+    relation = pa.table({"id": [1] * rows, "price": np.zeros(rows), "name": ["x"] * rows})
+    stream = pa.table({"event": np.arange(tuples), "product": [1] * tuples, "note": ["y"] * tuples})
+    spec = JoinSpec(
+        stream.schema, (("product", "id"),), how, ("event",), ("price",) if how in ("inner", "left") else ()
+    )
+    for rows_per_page in (16, rows):
+        run = run_join(make, MemoryRelation(relation, "id", rows_per_page), spec, cut(stream, [tuples]))
+        most = max(step.output.num_rows for step in run.steps)
+        require(most <= OUTPUT_ROWS, f"a step put out {most} rows; more than {OUTPUT_ROWS} must wait for the next step")
+        each = {"inner": rows, "left": rows, "semi": 1, "anti": 0}[how]
+        counts = np.bincount(run.sequence, minlength=tuples)
+        require(
+            np.all(counts == each), f"every tuple has {each} rows to come; they came out {set(counts.tolist())} times"
+        )
+
+
+def wrong_keys(make: Make, how: How) -> None:
+    data = sample(how)
+    stream = data.stream.set_column(1, "product", data.stream.column("product").cast(pa.string()))
+    try:
+        make(_paged(data), spec_of(stream, how), Budget(ROOMY))
+    except SchemaError as error:
+        require("product" in str(error), f"the error does not name the column: {error}")
+    else:
+        raise BrokenLaw("a string was accepted as the key of a table whose key is an integer")
+
+
+LAWS: tuple[Law, ...] = (
+    Law("exact", exact, "The output equals a plain join as a multiset, in the smallest budget and in a large one."),
+    Law("duplicates", duplicates, "Every pair of equal keys comes out, however often a key occurs on either side."),
+    Law("null_keys", null_keys, "A null key matches nothing and is counted as null."),
+    Law("absent_keys", absent_keys, "A key that the relation does not have leaves unmatched and is counted as absent."),
+    Law("empty_stream", empty_stream, "An empty stream gives no rows and no reads."),
+    Law("empty_relation", empty_relation, "With an empty relation every tuple leaves unmatched, without a read."),
+    Law("one_row_relation", one_row_relation, "A relation of one row is joined like any other."),
+    Law("paused_stream", paused_stream, "A stream that pauses, however the steps fall, gives the same rows."),
+    Law("early_end", early_end, "When the stream ends with tuples waiting, all of them come out."),
+    Law("any_cut", any_cut, "The rows do not depend on how the stream is cut into batches."),
+    Law("key_types", key_types, "Keys of every type are equal by Spark's rules."),
+    Law("composite_keys", composite_keys, "A key of several columns matches when all of them do, and none is null."),
+    Law("colliding_codes", colliding_codes, "Keys with the same code are told apart by the real columns."),
+    Law("index_free", index_free, "A relation without an index is joined exactly, or refused when the join is built."),
+    Law("nothing_carried", nothing_carried, "With no column to put out, the sequence numbers are still right."),
+    Law("output_schema", output_schema, "Every step puts out the schema that the spec promises, rows or not."),
+    Law("sequence_numbers", sequence_numbers, "Row i of the output belongs to stream tuple sequence[i]."),
+    Law("entry_steps", entry_steps, "Each tuple that leaves has one entry step, between its offer and now."),
+    Law("ledger", ledger, "The ledger balances after every step, and its totals are those of a plain join."),
+    Law("honest_reads", honest_reads, "The pages counted are the pages that the relation was asked for."),
+    Law("idle", idle, "With nothing waiting a step reads nothing and puts out nothing."),
+    Law("failed_read", failed_read, "A failed read is an error and never a miss; going on loses and doubles nothing."),
+    Law("failing_for_good", failing_for_good, "While no page can be read, no tuple leaves that might have matched."),
+    Law("bounded_memory", bounded_memory, "What the join says it uses, and what it holds, never passes the budget."),
+    Law("small_budget", small_budget, "A budget too small is refused with the bytes that would do, and they do."),
+    Law("bounded_output", bounded_output, "A step puts out at most OUTPUT_ROWS rows, however many match."),
+    Law("wrong_keys", wrong_keys, "Keys that can't be compared are refused when the join is built."),
+)  # fmt: skip
+
+
+def _paged(data: Sample, rows_per_page: int = 4) -> MemoryRelation:
+    return MemoryRelation(data.relation, "id", rows_per_page)
+
+
+def _exact(
+    make: Make, data: Sample, relation: Relation, sizes: list[int], *,
+    memory: int = ROOMY, steps_per_batch: int | None = 1,
+) -> Run:  # fmt: skip
+    batches = cut(data.stream, sizes)
+    run = run_join(make, relation, data.spec, batches, memory=memory, steps_per_batch=steps_per_batch)
+    _compare(run, expected(data.stream, data.relation, data.spec))
+    require(run.ledger.waiting == 0, f"{run.ledger.waiting} tuples still wait at the end")
+    return run
+
+
+def _compare(run: Run, wanted: pa.Table) -> None:
+    comparison = same_rows(run.numbered, wanted)
+    require(comparison, f"the join (left) differs from the reference (right): {comparison}")
+
+
+def _retried(make: Make, relation: FailingRelation, data: Sample) -> tuple[Run, bool]:
+    """Run with failing reads, stepping on after each failure; false when the join clearly refuses to go on."""
+    run = Run(data.spec.output_schema(relation))
+    join = Watched(make(relation, data.spec, Budget(ROOMY)), run, 10_000)
+    rest = next(cut(data.stream, [data.stream.num_rows]))
+    while rest.num_rows or join.pending:
+        rest = rest.slice(join.offer(rest.slice(0, 20)))
+        try:
+            step = join.step()
+        except ReadFailed:
+            continue
+        except BrokenLaw:
+            raise
+        except MillraceError:
+            return run, False
+        run.ledger.post(step.counts, join.pending)
+    return run, True
+
+
+def _no_false_miss(run: Run, wanted: pa.Table, data: Sample) -> None:
+    """All that came out is right, and no more tuples were called absent than are."""
+    wrong = same_rows(run.numbered, wanted).only_left
+    require(not wrong, f"after a failed read rows came out that are not in the reference: {wrong}")
+    keys = set(comparable_keys(data.relation, ["id"]))
+    absent = sum(key is not None and key not in keys for key in comparable_keys(data.stream, ["product"]))
+    require(run.totals.absent_keys <= absent, f"{run.totals.absent_keys} keys were called absent; {absent} are")

@@ -1,0 +1,98 @@
+"""Test doubles of relations: one that fails, one without an index, one whose key codes collide.
+
+They are made of any other relation, `MemoryRelation` for instance, and may be put around each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from millrace.core.keys import Codes, KeyCodec
+from millrace.core.protocols import IndexedRelation, PageRun, PageRuns, Relation
+from millrace.core.step import Int64Array
+from millrace.relations.memory import MemoryRelation
+
+
+class ReadFailed(OSError):
+    """What a `FailingRelation` raises: the disk said no."""
+
+
+class IndexFree:
+    """The pages of another relation and nothing else: no `locate`, no `read_many`, no promise of uniqueness."""
+
+    def __init__(self, relation: Relation) -> None:
+        self.schema = relation.schema
+        self.key = relation.key
+        self.codec = relation.codec
+        self.rows = relation.rows
+        self.pages = relation.pages
+        self.page_bytes = relation.page_bytes
+        self.resident = relation.resident
+        self._relation = relation
+
+    def read(self, first: int, count: int) -> PageRun:
+        return self._relation.read(first, count)
+
+
+class FailingRelation(IndexFree):
+    """Raises `ReadFailed` on the given reads, counted from 1; the others reach the relation behind it.
+
+    With `fail_on=None` every read fails. `failures` says how many did so far.
+    """
+
+    def __init__(self, relation: IndexedRelation, fail_on: Collection[int] | None) -> None:
+        super().__init__(relation)
+        self.unique = relation.unique
+        self.calls = 0
+        self.failures = 0
+        self._indexed = relation
+        self._fail_on = fail_on
+
+    def locate(self, codes: Int64Array) -> PageRuns:
+        return self._indexed.locate(codes)
+
+    def read(self, first: int, count: int) -> PageRun:
+        self._count(f"page {first}")
+        return self._indexed.read(first, count)
+
+    def read_many(self, firsts: Int64Array, counts: Int64Array) -> PageRun:
+        self._count(f"pages from {int(firsts[0])}")
+        return self._indexed.read_many(firsts, counts)
+
+    def _count(self, what: str) -> None:
+        self.calls += 1
+        if self._fail_on is None or self.calls in self._fail_on:
+            self.failures += 1
+            raise ReadFailed(f"read {self.calls} ({what}) failed, as it was told to")
+
+
+@dataclass(frozen=True)
+class CollidingCodec(KeyCodec):
+    """A codec with 2 ** `bits` different codes, so that unequal keys share codes all the time."""
+
+    bits: int = 2
+
+    @cached_property
+    def exact(self) -> bool:
+        return False
+
+    @cached_property
+    def ordered(self) -> bool:
+        return False
+
+    def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Codes:
+        codes, valid, nulls = super().encode(columns)
+        return Codes(codes & ((1 << self.bits) - 1), valid, nulls)
+
+
+def colliding(
+    rows: pa.Table, key: str | Sequence[str], rows_per_page: int = 8, *, bits: int = 2, indexed: bool = True
+) -> MemoryRelation:
+    """A `MemoryRelation` in which only 2 ** `bits` codes stand for all keys."""
+    names = (key,) if isinstance(key, str) else tuple(key)
+    codec = CollidingCodec(tuple(rows.schema.field(name).type for name in names), bits=bits)
+    return MemoryRelation(rows, names, rows_per_page, indexed=indexed, codec=codec)

@@ -1,0 +1,136 @@
+"""The interfaces that joins, relations and hosts meet at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from millrace.core.errors import ParameterError, SchemaError
+from millrace.core.keys import KeyCodec
+from millrace.core.step import Int64Array, Step
+
+How = Literal["inner", "left", "semi", "anti"]
+HOWS: tuple[How, ...] = ("inner", "left", "semi", "anti")
+
+
+class PageRuns(NamedTuple):
+    """Where keys live: key i is on pages `first[i]` to `last[i]`, and on none of them when `last[i] < first[i]`."""
+
+    first: Int64Array
+    last: Int64Array
+
+
+class PageRun(Protocol):
+    """Pages of a relation held in memory, from one read.
+
+    Rows are numbered from 0 in the order of the pages. A run is valid until the next `read` of its relation.
+    """
+
+    pages: Int64Array  # the page numbers, ascending
+    rows: int
+
+    @property
+    def codes(self) -> Int64Array:
+        """The key code of every row."""
+
+    def match(self, codes: Int64Array, pages: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each wanted code on a page of this run (an absolute page number): first row with it, and how many follow
+        on the same page. Only indexed relations, whose pages are sorted by code, have it."""
+
+    def take(self, rows: Int64Array, columns: Sequence[str]) -> pa.RecordBatch:
+        """The given rows, copied out."""
+
+
+class Relation(Protocol):
+    """Master data, page by page."""
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    codec: KeyCodec
+    rows: int
+    pages: int
+    page_bytes: int  # what one page needs in a buffer, at most
+    resident: bool  # pages can be used in place: a read costs no buffer
+
+    def read(self, first: int, count: int) -> PageRun: ...
+
+
+class IndexedRelation(Relation, Protocol):
+    """A relation whose rows are sorted by key code, with the first and last code of every page at hand."""
+
+    unique: bool  # no two rows have the same code
+
+    def locate(self, codes: Int64Array) -> PageRuns: ...
+
+    def read_many(self, firsts: Int64Array, counts: Int64Array) -> PageRun:
+        """Several reads at once, each of `counts[i]` pages from `firsts[i]`, ascending and apart."""
+
+
+class ResidentRelation(IndexedRelation, Protocol):
+    """An indexed relation whose pages are used in place, at no cost in buffers."""
+
+    def whole(self) -> PageRun:
+        """All pages. A page must be `touch`ed before it is used."""
+
+    def touch(self, pages: Int64Array) -> None:
+        """Make sure that these pages are what was written."""
+
+
+@dataclass(frozen=True)
+class JoinSpec:
+    """What to join and what to put out.
+
+    `on` pairs stream columns with the relation's key columns, in the order of the relation's key. `carry` names the stream
+    columns of the output, `columns` the relation's; semi and anti joins have no relation columns.
+    """
+
+    stream_schema: pa.Schema
+    on: tuple[tuple[str, str], ...]
+    how: How = "inner"
+    carry: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.how not in HOWS:
+            raise ParameterError(f"how must be one of {', '.join(HOWS)}; got {self.how!r}")
+        if not self.on:
+            raise ParameterError("on must name at least one key column")
+        for name in [pair[0] for pair in self.on] + list(self.carry):
+            if name not in self.stream_schema.names:
+                raise SchemaError(f"the stream has no column {name!r}; it has {', '.join(self.stream_schema.names)}")
+        if self.how in ("semi", "anti") and self.columns:
+            raise ParameterError(f"a {self.how} join puts out stream columns only; leave columns empty")
+
+    def check_against(self, relation: Relation) -> None:
+        """Every column that is named exists in the relation, and the keys can be compared."""
+        if tuple(pair[1] for pair in self.on) != relation.key:
+            raise SchemaError(f"on must name the table's key columns {list(relation.key)} in that order; got {list(self.on)}")
+        for name in self.columns:
+            if name not in relation.schema.names:
+                raise SchemaError(f"the table has no column {name!r}; it has {', '.join(relation.schema.names)}")
+        relation.codec.check([(name, self.stream_schema.field(name).type) for name, _ in self.on])
+
+    def output_schema(self, relation: Relation) -> pa.Schema:
+        fields = [self.stream_schema.field(name) for name in self.carry]
+        for name in self.columns:
+            field = relation.schema.field(name)
+            fields.append(field.with_nullable(True) if self.how == "left" else field)
+        return pa.schema(fields)
+
+
+class SemiStreamJoin(Protocol):
+    """A join of a stream with a relation. It reads no clock and never waits: whoever drives it does."""
+
+    pending: int  # stream tuples inside that have not left yet
+
+    def offer(self, batch: pa.RecordBatch) -> int:
+        """Take rows from the front of `batch`; returns how many. Fewer than all means: step, then offer the rest."""
+
+    def step(self) -> Step:
+        """One pass of the algorithm's loop. With nothing waiting it reads nothing."""
+
+    @property
+    def bytes_used(self) -> int: ...

@@ -1,0 +1,58 @@
+"""What one step of a join reports: counts, rows, and when the tuples that left had entered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """What a step did, in the terms of the cost model; sums of steps are `StepCounts` too."""
+
+    tuples_in: int = 0  # stream tuples that entered the window
+    pages_read: int = 0
+    bytes_read: int = 0
+    seeks: int = 0  # reads that did not go on where the one before had ended
+    index_reads: int = 0
+    probes: int = 0  # look-ups in the window, or in a page
+    matches: int = 0  # pairs whose keys are equal
+    removed: int = 0  # stream tuples that left the window
+    matched: int = 0  # of those, the ones with at least one match
+    front_lookups: int = 0
+    front_hits: int = 0
+    pinned_matches: int = 0
+    absent_keys: int = 0  # left because the relation has no such key
+    null_keys: int = 0
+    condition_false: int = 0  # left because a further condition did not hold
+    deferred: int = 0
+    spilled_bytes: int = 0
+
+    @property
+    def unmatched(self) -> int:
+        return self.absent_keys + self.null_keys + self.condition_false
+
+    def __add__(self, other: StepCounts) -> StepCounts:
+        return StepCounts(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def as_dict(self) -> dict[str, int]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass of a join's loop.
+
+    `output` holds finished rows in the join's output schema, and `sequence[i]` says which stream tuple (counted from 0 in
+    the order offered) row i belongs to. `entered` has one entry step for every tuple that left the window in this step.
+    """
+
+    counts: StepCounts
+    output: pa.RecordBatch
+    sequence: Int64Array
+    entered: Int64Array

@@ -1,0 +1,94 @@
+"""Unit costs of a machine, and a calibration that takes about a second.
+
+Field names are those of the cost model: seconds for one of each. `read(bytes)` is the cost of one read after a seek.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from millrace.core.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """Seconds: a seek, a byte read in sequence, and the five things done to a tuple."""
+
+    seek: float = 1.0e-4
+    read_byte: float = 1.0 / 1.4e9
+    expire: float = 2.0e-8
+    take: float = 2.0e-8
+    add: float = 4.0e-8
+    probe: float = 3.0e-8
+    output: float = 1.5e-7
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not value >= 0:
+                raise ParameterError(f"unit cost {name} must be zero or more seconds; got {value!r}")
+
+    def read(self, count: int) -> float:
+        """Seconds for one read of `count` bytes after a seek."""
+        return self.seek + count * self.read_byte
+
+    def gap_bytes(self) -> int:
+        """Bytes that cost as much to read through as a seek costs."""
+        return int(self.seek / self.read_byte) if self.read_byte else 1 << 62
+
+
+def calibrate_reads(path: Path, page_bytes: int, *, seconds: float = 0.5, direct: bool = True, seed: int = 0) -> UnitCosts:
+    """Measure this file's device: random reads of a page against long sequential ones, half of the time each.
+
+    A file smaller than a few long reads tells too little; the defaults are kept then.
+    """
+    size = path.stat().st_size
+    long_read = 4 << 20
+    if size < 4 * long_read or page_bytes > long_read:
+        return UnitCosts()
+    descriptor = _open(path, direct)
+    try:
+        buffer = mmap.mmap(-1, long_read, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        view = memoryview(buffer)
+        page = -(-page_bytes // 4096) * 4096
+        places = np.random.default_rng(seed).permutation(size // page)[:4096] * page
+        random_seconds = _timed(descriptor, view[:page], [int(p) for p in places], seconds / 2)
+        start = int(np.random.default_rng(seed + 1).integers(size // long_read)) * long_read
+        runs = [(start + i * long_read) % (size - long_read) // 4096 * 4096 for i in range(size // long_read)]
+        long_seconds = _timed(descriptor, view, runs, seconds / 2)
+        view.release()
+        buffer.close()
+    finally:
+        os.close(descriptor)
+    read_byte = long_seconds / long_read
+    return UnitCosts(seek=max(1e-7, random_seconds - page * read_byte), read_byte=read_byte)
+
+
+def _open(path: Path, direct: bool) -> int:
+    flags = os.O_RDONLY | (getattr(os, "O_DIRECT", 0) if direct else 0)
+    try:
+        return os.open(path, flags)
+    except OSError:
+        if not direct:
+            raise
+        return os.open(path, os.O_RDONLY)  # the file system has no direct reads: tmpfs, some network mounts
+
+
+def _timed(descriptor: int, view: Any, places: list[int], seconds: float) -> float:
+    """Median seconds of a read at each of the places, until the time is up."""
+    taken = []
+    end = time.perf_counter() + seconds
+    for place in places:
+        before = time.perf_counter()
+        os.preadv(descriptor, [view], place)
+        after = time.perf_counter()
+        taken.append(after - before)
+        if after > end and len(taken) >= 3:
+            break
+    return float(np.median(taken))

@@ -1,0 +1,147 @@
+"""How a join shares its budget out: window slots, disk buffer, and the output of one step. Used by every join.
+
+    budget  [ window slots ................................... | disk buffer | output of a step ]
+              capacity x (window + hash table, queue, ...)       pages         output_rows
+
+The output comes off first (an eighth of what is spare), then the disk buffer (another eighth, up to `BUFFER_BYTES`, unless
+its pages are given), and the window takes what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from millrace.core.budget import Budget, format_bytes
+from millrace.core.errors import BudgetError, ParameterError
+from millrace.core.protocols import JoinSpec, Relation
+from millrace.joins.emit import OUTPUT_ROWS
+from millrace.structures.window import Window, row_bytes
+
+MIN_OUTPUT_ROWS = 256  # fewer rows a step would cost more in calls than they save in memory
+MAX_SLOTS = 1 << 30  # links are 32-bit
+BUFFER_BYTES = 512 * 1024  # a read this long costs about what the seek before it does, on disks old and new
+_SPARE_SHARE = 8
+_PAIR_BYTES = 8 + 8 + 8  # slot, row, sequence
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """What a join may use: tuples that wait, pages read at once, rows put out in one step."""
+
+    capacity: int
+    buffer_pages: int
+    output_rows: int
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Bytes of one slot, one page in the disk buffer, and one row of a step's output."""
+
+    slot_bytes: int
+    page_bytes: int
+    output_row_bytes: int
+
+    @classmethod
+    def of(cls, relation: Relation, spec: JoinSpec, extra_bytes_per_slot: int, extra_bytes_per_page: int = 0) -> Prices:
+        spec.check_against(relation)
+        slot_bytes = Window.bytes_per_tuple(relation, spec) + extra_bytes_per_slot
+        page_bytes = extra_bytes_per_page + (0 if relation.resident else relation.page_bytes)
+        return cls(slot_bytes, page_bytes, _output_row_bytes(relation, spec))
+
+    @property
+    def least_output_bytes(self) -> int:
+        return MIN_OUTPUT_ROWS * self.output_row_bytes
+
+    def output_rows(self, spare_bytes: int) -> int:
+        """Rows of a step's output when `spare_bytes` are left after everything, the least output too, has its least."""
+        share = (self.least_output_bytes + max(0, spare_bytes) // _SPARE_SHARE) // self.output_row_bytes
+        return min(share, OUTPUT_ROWS)
+
+
+def plan_window(
+    relation: Relation,
+    spec: JoinSpec,
+    budget: Budget,
+    *,
+    extra_bytes_per_slot: int,
+    buffer_pages: int | None = None,
+    extra_bytes_per_page: int = 0,
+    fixed_bytes: int = 0,
+    min_slots: int = 1,
+    max_slots: int = MAX_SLOTS,
+) -> Sizing:
+    """Share out what is free in `budget`; what can't work at all is an error that says how much would do.
+
+    `extra_bytes_per_slot` is what the join's own structures take beside the window, `extra_bytes_per_page` what it
+    takes beside a page in the disk buffer, `fixed_bytes` what it takes once.
+    Nothing is reserved here: see `reserve`.
+    """
+    check_at_least_one("buffer_pages", buffer_pages)
+    prices = Prices.of(relation, spec, extra_bytes_per_slot, extra_bytes_per_page)
+    least_pages = min(buffer_pages or 1, max(1, relation.pages))
+    least = fixed_bytes + prices.least_output_bytes + least_pages * prices.page_bytes + min_slots * prices.slot_bytes
+    check_budget(budget, least)
+    spare = budget.free_bytes - least
+    output_rows = prices.output_rows(spare)
+    pages = least_pages
+    if buffer_pages is None:
+        more = min(spare // _SPARE_SHARE, BUFFER_BYTES) // max(1, relation.page_bytes)
+        pages = min(least_pages + more, max(1, relation.pages))
+    left = budget.free_bytes - fixed_bytes - output_rows * prices.output_row_bytes - pages * prices.page_bytes
+    return Sizing(min(left // prices.slot_bytes, max_slots, MAX_SLOTS), pages, output_rows)
+
+
+def code_bytes_per_page(relation: Relation) -> int:
+    """Bytes of the key codes of one page, which joins that probe with every row of a page copy out."""
+    return 8 * -(-relation.rows // max(1, relation.pages))
+
+
+def reserve(relation: Relation, spec: JoinSpec, budget: Budget, sizing: Sizing, extra_bytes_per_page: int = 0) -> None:
+    """Take the disk buffer and the output from the budget; the window and its structures take their own."""
+    if not relation.resident:
+        budget.reserve("disk buffer", sizing.buffer_pages * relation.page_bytes)
+    if extra_bytes_per_page:
+        budget.reserve("page codes", sizing.buffer_pages * extra_bytes_per_page)
+    budget.reserve("output", sizing.output_rows * _output_row_bytes(relation, spec))
+
+
+def check_budget(budget: Budget, least_bytes: int) -> None:
+    """At least `least_bytes` are free."""
+    if least_bytes > budget.free_bytes:
+        needed = budget.used_bytes + least_bytes
+        raise BudgetError(
+            f"the memory budget of {format_bytes(budget.memory_bytes)} is too small: the join needs at least "
+            f"{format_bytes(least_bytes)} beside {format_bytes(budget.used_bytes)} in use; give memory={needed} or more",
+            needed,
+        )
+
+
+def check_at_least_one(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ParameterError(f"{name} must be at least 1; got {value}")
+
+
+def _output_row_bytes(relation: Relation, spec: JoinSpec) -> int:
+    """Bytes of one output row while a step builds it: parts and whole exist side by side for a moment."""
+    carried = row_bytes(pa.schema([spec.stream_schema.field(name) for name in spec.carry]))
+    found = _relation_bytes(relation, spec.columns)
+    compared = 0 if relation.codec.exact else 2 * _relation_bytes(relation, relation.key)
+    return _PAIR_BYTES + 2 * (carried + found) + compared
+
+
+def _relation_bytes(relation: Relation, columns: tuple[str, ...]) -> int:
+    """Bytes of these columns in a row; where widths vary, no less than the mean row of the relation."""
+    schema = pa.schema([relation.schema.field(name) for name in columns])
+    planned = row_bytes(schema)
+    if all(_fixed_width(field.type) for field in schema):
+        return planned
+    return max(planned, relation.page_bytes * relation.pages // max(1, relation.rows))
+
+
+def _fixed_width(kind: pa.DataType) -> bool:
+    try:
+        return kind.bit_width > 0
+    except ValueError:
+        return False

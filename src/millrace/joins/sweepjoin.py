@@ -1,0 +1,210 @@
+"""SWEEPJOIN: the disk head sweeps round the relation, stops only where somebody waits, and reads no page twice in a sweep.
+
+Ours. MESHJOIN (Polyzotis et al.) reads everything in order; HYBRIDJOIN (Naeem et al.) reads only what is wanted, in random
+order; this does both.
+
+The loop:
+1. take stream tuples while there is room; the index says which pages each one needs, and it waits with the first of them;
+2. plan the next reads from where the head stands: two wanted pages share a read when crossing the gap between them costs
+   less than a seek; as many reads as fit the disk buffer; behind the last page, go on with the first;
+3. read; 4. look up the waiting tuples in their pages, put out what matches; a tuple that has met its last page leaves.
+
+    stream -> [ buckets: page -> waiting tuples ]      disk buffer
+                  0   1   2   3   4   5   6  ...       [ 2 | 3 | 5 ]   one read crosses page 4
+                          ^^^^^^^^^^^^^ head, moving right
+
+What it needs: an index (rows sorted by key code, first and last code of every page). With every page wanted it is MESHJOIN's
+scan, with few it is an index join; a tuple waits one sweep at most. When the pages can be used in place (`mmap`) there is
+nothing to buffer, and a step serves as many tuples as the output holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.budget import Budget
+from millrace.core.compiled import kernel
+from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun, ResidentRelation
+from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.core.unitcosts import UnitCosts
+from millrace.joins.emit import OUTPUT_ROWS, Emitter
+from millrace.joins.sizing import MIN_OUTPUT_ROWS, plan_window, reserve
+from millrace.structures.buckets import Collected, Cursor, PageBuckets, Reads
+from millrace.structures.window import Window
+
+BUFFER_BYTES = 16 << 20  # long enough that a step's own cost does not count
+_SCRATCH_BYTES = 80  # per comparison of a step: slots, pages, done, first row, count, and the pairs made of them
+
+
+class SweepJoin:
+    """Join a stream with an indexed relation, one sweep after the other.
+
+    >>> import pyarrow as pa
+    >>> from millrace.relations.memory import MemoryRelation
+    >>> relation = MemoryRelation(pa.record_batch({"id": [1, 2, 3], "name": ["a", "b", "c"]}), "id", rows_per_page=1)
+    >>> stream = pa.record_batch({"id": [3, 1, 3]})
+    >>> join = SweepJoin(relation, JoinSpec(stream.schema, (("id", "id"),), "inner", ("id",), ("name",)), Budget("1m"))
+    >>> join.offer(stream), join.step().output.to_pydict(), relation.reads
+    (3, {'id': [1, 3, 3], 'name': ['a', 'c', 'c']}, [(0, 3)])
+    """
+
+    def __init__(
+        self,
+        relation: IndexedRelation,
+        spec: JoinSpec,
+        budget: Budget,
+        *,
+        buffer_pages: int | None = None,
+        costs: UnitCosts | None = None,
+    ) -> None:
+        spec.check_against(relation)
+        self._relation = relation
+        self._budget = budget
+        scratch_rows = min(max(budget.free_bytes // 32 // _SCRATCH_BYTES, MIN_OUTPUT_ROWS), OUTPUT_ROWS)
+        if buffer_pages is None:
+            buffer_pages = max(1, min(budget.free_bytes // 8, BUFFER_BYTES) // relation.page_bytes)
+        sizing = plan_window(
+            relation,
+            spec,
+            budget,
+            extra_bytes_per_slot=PageBuckets.BYTES_PER_SLOT,
+            buffer_pages=buffer_pages,
+            fixed_bytes=relation.pages * PageBuckets.BYTES_PER_PAGE + scratch_rows * _SCRATCH_BYTES,
+        )
+        reserve(relation, spec, budget, sizing)
+        budget.reserve("step scratch", scratch_rows * _SCRATCH_BYTES)
+        self._buffer_pages = sizing.buffer_pages
+        self._limit = min(sizing.output_rows, scratch_rows)
+        self._gap_pages = (costs or UnitCosts()).gap_bytes() // relation.page_bytes
+        self._window = Window(relation, spec, budget, sizing.capacity)
+        self._buckets = PageBuckets(relation.pages, sizing.capacity, budget)
+        self._emitter = Emitter(relation, spec, self._window)
+        self._position = 0
+        self._run: PageRun | None = None
+        self._reads = Reads(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._cursor = Cursor(0, 0)
+        self._exhausted = False  # nobody waits any more for what the run holds
+        self._pairs: _Pairs | None = None
+
+    @property
+    def pending(self) -> int:
+        return self._window.pending
+
+    @property
+    def capacity(self) -> int:
+        return self._window.capacity
+
+    @property
+    def bytes_used(self) -> int:
+        return self._budget.used_bytes
+
+    def offer(self, batch: pa.RecordBatch) -> int:
+        # step 1
+        window = self._window
+        count, slots = window.admit(batch, batch.num_rows)
+        if len(slots):
+            runs = self._relation.locate(window.code[slots])
+            known = runs.last >= runs.first
+            if known.all():
+                self._buckets.add(slots, runs.first, runs.last)
+            else:
+                self._buckets.add(slots[known], runs.first[known], runs.last[known])
+                window.impossible_slots = np.concatenate((window.impossible_slots, slots[~known]))
+        return count
+
+    def step(self) -> Step:
+        self._emitter.begin()
+        counts = StepCounts()
+        if self._pairs is None and self._window.pending:
+            counts = self._advance()
+        if self._pairs is not None:
+            assert self._run is not None
+            slots, rows = self._pairs.next(self._limit)  # step 4
+            self._emitter.pairs(self._run, slots, rows)
+            if self._pairs.empty:
+                self._emitter.leave(self._pairs.done)
+                self._pairs = None
+                self._run = None if self._exhausted else self._run
+        return self._emitter.finish(counts)
+
+    def _advance(self) -> StepCounts:
+        """Read on if the pages in the buffer are used up, and look up the next tuples in what is there."""
+        counts = StepCounts() if self._run is not None else self._read_on()
+        assert self._run is not None
+        collected = self._buckets.collect(self._reads, self._cursor, self._limit)
+        self._cursor = collected.cursor
+        first, count = self._run.match(self._window.code[collected.slots], collected.pages)
+        self._pairs = _Pairs(collected, first, count, unique=self._relation.unique)
+        self._exhausted = self._cursor.read == len(self._reads.firsts)
+        return counts + StepCounts(probes=len(collected.slots))
+
+    def _read_on(self) -> StepCounts:
+        # steps 2 and 3
+        if self._relation.resident:
+            return self._use_in_place(cast(ResidentRelation, self._relation))
+        reads = self._buckets.plan(self._position, self._buffer_pages, self._gap_pages)
+        if not len(reads.firsts):
+            reads = self._buckets.plan(0, self._buffer_pages, self._gap_pages)
+        goes_on = int(reads.firsts[0]) == self._position and self._position > 0
+        self._run = self._relation.read_many(reads.firsts, reads.counts)
+        self._reads = reads
+        self._cursor = Cursor(0, int(reads.firsts[0]))
+        self._position = int(reads.firsts[-1] + reads.counts[-1])
+        return StepCounts(
+            pages_read=reads.pages, seeks=len(reads.firsts) - goes_on, bytes_read=reads.pages * self._relation.page_bytes
+        )
+
+    def _use_in_place(self, relation: ResidentRelation) -> StepCounts:
+        wanted = self._buckets.wanted(crossing=not relation.unique)
+        relation.touch(wanted)
+        self._run = relation.whole()
+        self._reads = Reads(np.zeros(1, np.int64), np.array([relation.pages]))
+        self._cursor = Cursor(0, 0)
+        return StepCounts(pages_read=len(wanted), bytes_read=len(wanted) * relation.page_bytes)
+
+
+class _Pairs:
+    """Matches that are still to be put out: tuple i with `count[i]` rows from `first[i]` on."""
+
+    def __init__(self, collected: Collected, first: Int64Array, count: Int64Array, *, unique: bool) -> None:
+        self.done = collected.done
+        hits = np.flatnonzero(count)
+        self._slots, self._first, self._count = collected.slots[hits], first[hits], count[hits]
+        self._unique = unique
+        self._tuple = 0
+        self._row = 0
+
+    @property
+    def empty(self) -> bool:
+        return self._tuple >= len(self._slots)
+
+    def next(self, limit: int) -> tuple[Int64Array, Int64Array]:
+        """The next pairs (slot, row), `limit` at most."""
+        if self._unique:
+            self._tuple = len(self._slots)
+            return self._slots, self._first
+        slots = np.empty(limit, np.int64)
+        rows = np.empty(limit, np.int64)
+        pairs, self._tuple, self._row = _expand(
+            self._tuple, self._row, self._slots, self._first, self._count, slots, rows
+        )
+        return slots[:pairs], rows[:pairs]
+
+
+@kernel
+def _expand(at: Any, row: Any, slots: Any, first: Any, count: Any, out_slots: Any, out_rows: Any) -> Any:
+    pairs = 0
+    while at < len(slots):
+        while row < count[at]:
+            if pairs == len(out_slots):
+                return pairs, at, row
+            out_slots[pairs] = slots[at]
+            out_rows[pairs] = first[at] + row
+            pairs += 1
+            row += 1
+        at += 1
+        row = 0
+    return pairs, at, row

@@ -1,0 +1,210 @@
+"""Making a version of a table: choosing the layout, adding codes, and putting finished shards together.
+
+`build_table` does it all in one process; the Spark host writes the shards in its tasks and calls `prepare` and `finish`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.core.errors import ParameterError, SchemaError, TableError
+from millrace.core.keys import KeyCodec
+from millrace.relations.folder import (
+    TableVersion,
+    code_column,
+    next_number,
+    now_us,
+    publish,
+    read_versions,
+    stored_schema,
+    write_index,
+)
+from millrace.relations.layout import CODE_COLUMN
+from millrace.relations.shard import ShardInfo, plan_rows_per_page, write_shard
+
+LAYOUTS = ("auto", "key", "hash")
+PAGE_BYTES = 64 << 10
+PUBLISH_MARGIN_US = 2_000_000  # a new version takes effect this much later: more than clocks may differ
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """What a build needs to know before it writes."""
+
+    folder: Path
+    number: int
+    key: tuple[str, ...]
+    layout: str
+    schema: pa.Schema
+    page_bytes: int
+
+    @property
+    def codec(self) -> KeyCodec:
+        return KeyCodec(tuple(self.schema.field(name).type for name in self.key), mixed=self.layout == "hash")
+
+    @property
+    def stored_schema(self) -> pa.Schema:
+        return stored_schema(self.schema, self.key, self.codec)
+
+    @property
+    def code_column(self) -> str:
+        return code_column(self.schema, self.key, self.codec)
+
+    @property
+    def version_folder(self) -> Path:
+        return self.folder / f"v{self.number:06d}"
+
+
+def prepare(folder: Path, schema: pa.Schema, key: str | Sequence[str], layout: str, page_bytes: int) -> BuildPlan:
+    """Check what was asked for and make the version's folder. Nothing is written before all checks have passed."""
+    names = (key,) if isinstance(key, str) else tuple(key)
+    if not names:
+        raise ParameterError("key must name at least one column")
+    for name in names:
+        if name not in schema.names:
+            raise SchemaError(f"the table has no column {name!r} to use as key; it has {', '.join(schema.names)}")
+    repeated = {name for name in schema.names if schema.names.count(name) > 1}
+    if repeated or CODE_COLUMN in schema.names:
+        raise SchemaError(f"column names must be unique and free; rename {', '.join(sorted(repeated)) or CODE_COLUMN}")
+    if layout not in LAYOUTS:
+        raise ParameterError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}")
+    plain = KeyCodec(tuple(schema.field(name).type for name in names))
+    if layout == "auto":
+        layout = "key" if plain.ordered else "hash"
+    if layout == "key" and not plain.ordered:
+        kinds = ", ".join(str(kind) for kind in plain.types)
+        raise ParameterError(
+            f"layout='key' needs one integer, date, timestamp, boolean or short decimal key; got {kinds}: use layout='hash'"
+        )
+    plan_rows_per_page(pa.RecordBatch.from_pylist([], schema=schema), page_bytes)  # checks page_bytes
+    if folder.exists() and not folder.is_dir():
+        raise TableError(f"{folder} is a file; give a folder for the table")
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "manifest.json").exists():
+        read_versions(folder)  # a damaged or newer table is not built over
+    plan = BuildPlan(folder, next_number(folder), names, layout, schema, page_bytes)
+    plan.version_folder.mkdir()
+    return plan
+
+
+def discard(plan: BuildPlan) -> None:
+    """Remove what an unfinished build has written; published versions stay."""
+    shutil.rmtree(plan.version_folder, ignore_errors=True)
+
+
+def finish(
+    plan: BuildPlan, shards: Sequence[ShardInfo], rows_per_page: int, null_keys: int, effective_at_us: int | None = None
+) -> TableVersion:
+    """Write the index over the shards, drop what failed tasks left, and publish the version."""
+    named = {shard.file for shard in shards} | {shard.file + ".directory" for shard in shards}
+    for path in plan.version_folder.iterdir():
+        if path.name not in named:
+            path.unlink()
+    missing = sorted(name for name in named if not (plan.version_folder / name).exists())
+    if missing:
+        raise TableError(
+            f"{plan.version_folder / missing[0]} was written by a task but is not here: the path must be shared between "
+            "driver and executors"
+        )
+    kept = [shard for shard in shards if shard.pages]
+    if not kept:
+        kept = list(shards[:1])
+    index_checksum = write_index(plan.version_folder, kept)
+    for shard in shards:
+        if shard not in kept:
+            (plan.version_folder / shard.file).unlink()
+            (plan.version_folder / (shard.file + ".directory")).unlink()
+    version = TableVersion(
+        number=plan.number,
+        effective_at_us=_effective(plan.folder) if effective_at_us is None else effective_at_us,
+        layout=plan.layout,
+        key=plan.key,
+        schema=plan.schema,
+        stored_schema=plan.stored_schema,
+        rows=sum(shard.rows for shard in kept),
+        pages=sum(shard.pages for shard in kept),
+        rows_per_page=rows_per_page,
+        page_bytes=max(shard.max_page_bytes for shard in kept),
+        null_keys=null_keys,
+        unique=all(shard.unique for shard in kept),
+        index_checksum=index_checksum,
+        shards=tuple(kept),
+    )
+    publish(plan.folder, version)
+    return version
+
+
+def _effective(folder: Path) -> int:
+    """The first version of a table is there for every batch; later ones from a moment ahead, each behind the one before."""
+    if not (folder / "manifest.json").exists():
+        return 0
+    return max(now_us() + PUBLISH_MARGIN_US, read_versions(folder)[-1].effective_at_us + 1)
+
+
+def build_table(
+    folder: str | Path,
+    table: pa.Table,
+    key: str | Sequence[str],
+    *,
+    layout: str = "auto",
+    page_bytes: int = PAGE_BYTES,
+    shards: int = 1,
+) -> TableVersion:
+    """Build a version of a table from Arrow data in this process."""
+    plan = prepare(Path(folder), table.schema, key, layout, page_bytes)
+    try:
+        encoded = plan.codec.encode([table.column(name) for name in plan.key])
+        kept = np.flatnonzero(~encoded.nulls)
+        order = kept[np.argsort(encoded.codes[kept], kind="stable")]
+        codes = encoded.codes[order]
+        rows = table.take(pa.array(order))
+        if plan.code_column == CODE_COLUMN:
+            rows = rows.add_column(0, plan.stored_schema.field(0), pa.array(codes))
+        sample = rows.slice(0, 10_000).combine_chunks()
+        rows_per_page = plan_rows_per_page((sample.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)])[0], page_bytes)
+        infos = []
+        for number, (start, end) in enumerate(_cuts(codes, shards)):
+            path = plan.version_folder / f"shard-{number:05d}.pages"
+            part = rows.slice(start, end - start).to_batches(max_chunksize=10_000)
+            infos.append(write_shard(path, plan.stored_schema, plan.code_column, rows_per_page, part))
+        return finish(plan, infos, rows_per_page, len(encoded.nulls) - len(kept))
+    except BaseException:
+        discard(plan)
+        raise
+
+
+def _cuts(codes: np.ndarray[tuple[int], np.dtype[np.int64]], shards: int) -> list[tuple[int, int]]:
+    """Row ranges of about equal size that keep equal codes together."""
+    if shards < 1:
+        raise ParameterError(f"shards must be at least 1; got {shards}")
+    places = [0]
+    for number in range(1, shards):
+        place = len(codes) * number // shards
+        if place < len(codes):
+            place = int(np.searchsorted(codes, codes[place], "left"))
+        places.append(max(places[-1], place))
+    return list(zip(places, [*places[1:], len(codes)], strict=True))
+
+
+def add_codes(batch: pa.RecordBatch, plan: BuildPlan) -> pa.RecordBatch:
+    """The batch with its code column in front, where the table needs one."""
+    if plan.code_column != CODE_COLUMN:
+        return batch
+    codes = plan.codec.encode([batch.column(name) for name in plan.key]).codes
+    return pa.RecordBatch.from_arrays([pa.array(codes), *batch.columns], schema=plan.stored_schema)
+
+
+def count_nulls(batch: pa.RecordBatch, key: Sequence[str]) -> int:
+    """Rows with a null in a key column."""
+    mask = None
+    for name in key:
+        nulls = batch.column(name).is_null()
+        mask = nulls if mask is None else pc.or_(mask, nulls)
+    return int(pc.sum(mask).as_py() or 0)

@@ -1,0 +1,226 @@
+"""A master table on disk: a folder of versions, each immutable, published by one atomic rename.
+
+    products/
+      manifest.json           the versions, oldest first: the only file that is ever replaced
+      v000001/index.arrow     one row per page of the version: where it is, its codes, its checksum, its buffers
+      v000001/shard-*.pages   the pages
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from millrace.core.errors import DamagedTableError, TableError, TableVersionError
+from millrace.core.keys import CODEC_VERSION, KeyCodec
+from millrace.relations.layout import CODE_COLUMN
+from millrace.relations.shard import ShardInfo, directory_path
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """One version as the manifest describes it."""
+
+    number: int
+    effective_at_us: int  # batches whose timestamp lies at or behind this see the version
+    layout: str
+    key: tuple[str, ...]
+    schema: pa.Schema  # of the table as users see it
+    stored_schema: pa.Schema  # of the pages
+    rows: int
+    pages: int
+    rows_per_page: int
+    page_bytes: int  # of the largest page
+    null_keys: int  # rows left out because they can never match
+    unique: bool
+    index_checksum: str
+    shards: tuple[ShardInfo, ...]
+
+    @property
+    def folder(self) -> str:
+        return f"v{self.number:06d}"
+
+    @property
+    def bytes(self) -> int:
+        return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def codec(self) -> KeyCodec:
+        return KeyCodec(tuple(self.schema.field(name).type for name in self.key), mixed=self.layout == "hash")
+
+    @property
+    def code_column(self) -> str:
+        return code_column(self.schema, self.key, self.codec)
+
+    def as_dict(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return {
+            **plain,
+            "key": list(self.key),
+            "schema": _schema_text(self.schema),
+            "stored_schema": _schema_text(self.stored_schema),
+            "columns": {field.name: str(field.type) for field in self.schema},
+            "shards": [shard.as_dict() for shard in self.shards],
+        }
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> TableVersion:
+        return TableVersion(
+            key=tuple(values["key"]),
+            schema=_schema_of(values["schema"]),
+            stored_schema=_schema_of(values["stored_schema"]),
+            shards=tuple(ShardInfo(**shard) for shard in values["shards"]),
+            **{name: values[name] for name in _PLAIN},
+        )
+
+
+_PLAIN = (
+    "number", "effective_at_us", "layout", "rows", "pages", "rows_per_page", "page_bytes", "null_keys", "unique",
+    "index_checksum",
+)  # fmt: skip
+
+
+def code_column(schema: pa.Schema, key: Sequence[str], codec: KeyCodec) -> str:
+    """The stored column that holds the code: the key itself where it is its own code in 64 bits, an extra column elsewhere."""
+    if len(key) == 1 and codec.ordered and schema.field(key[0]).type.bit_width == 64:
+        return key[0]
+    return CODE_COLUMN
+
+
+def stored_schema(schema: pa.Schema, key: Sequence[str], codec: KeyCodec) -> pa.Schema:
+    """The columns of a page: the table's, and the code where it needs a column of its own."""
+    if code_column(schema, key, codec) != CODE_COLUMN:
+        return schema
+    return pa.schema([pa.field(CODE_COLUMN, pa.int64(), nullable=False), *schema])
+
+
+def read_versions(folder: Path) -> list[TableVersion]:
+    """The versions of a table, oldest first; an error that says what is wrong where there are none to read."""
+    path = folder / MANIFEST
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise _missing(folder) from None
+    except NotADirectoryError:
+        raise TableError(f"{folder} is a file, not a table folder; give the folder that MasterTable.build wrote") from None
+    try:
+        manifest = json.loads(text)
+        number = manifest["format"]
+        if number > FORMAT or manifest["codec"] > CODEC_VERSION:
+            raise TableVersionError(
+                f"{path} was written by a newer millrace (table format {number}, this library reads up to {FORMAT}); "
+                "upgrade millrace to read it"
+            )
+        return [TableVersion.from_dict(version) for version in manifest["versions"]]
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as broken:
+        raise DamagedTableError(f"{path} can't be read ({broken}); restore it or build the table again") from broken
+
+
+def version_at(versions: Sequence[TableVersion], timestamp_us: int) -> TableVersion:
+    """The newest version that a batch of this time may see."""
+    visible = [version for version in versions if version.effective_at_us <= timestamp_us]
+    if not visible:
+        raise TableVersionError(
+            f"no version of the table was there at {timestamp_us} us: the version that this batch saw has been removed; "
+            "start the query with a new checkpoint, or restore the version"
+        )
+    return visible[-1]
+
+
+def next_number(folder: Path) -> int:
+    """A number no version has, published or half-written."""
+    taken = [int(path.name[1:]) for path in folder.glob("v??????") if path.name[1:].isdigit()]
+    return max(taken, default=0) + 1
+
+
+def publish(folder: Path, version: TableVersion) -> None:
+    """Add a version to the manifest; readers see the old manifest or the new one, nothing between."""
+    try:
+        versions = read_versions(folder)
+    except DamagedTableError:
+        raise
+    except TableError:
+        versions = []
+    if versions and version.effective_at_us <= versions[-1].effective_at_us:
+        raise TableError(f"version {version.number} must take effect after version {versions[-1].number}")
+    manifest = {
+        "format": FORMAT,
+        "codec": CODEC_VERSION,
+        "versions": [one.as_dict() for one in [*versions, version]],
+    }
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Put `data` under `path` so that nobody ever sees half of it."""
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def write_index(folder: Path, shards: Sequence[ShardInfo]) -> str:
+    """Put the directories of all shards together as the version's index; returns its checksum."""
+    tables = []
+    for number, shard in enumerate(shards):
+        path = directory_path(folder / shard.file)
+        with pa.OSFile(str(path)) as source:
+            table = pa.ipc.open_file(source).read_all()
+        tables.append(table.set_column(0, "shard", pa.array([number] * table.num_rows, pa.int32())))
+    index = pa.concat_tables(tables).combine_chunks()
+    batches = index.to_batches() or [pa.RecordBatch.from_pylist([], schema=index.schema)]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, index.schema) as writer:
+        writer.write_batch(batches[0])
+    data = sink.getvalue()
+    write_atomically(folder / "index.arrow", data.to_pybytes())
+    for shard in shards:
+        directory_path(folder / shard.file).unlink()
+    return str(xxhash.xxh3_64_hexdigest(data))
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _missing(folder: Path) -> TableError:
+    if not folder.exists():
+        return TableError(f"there is no table at {folder}; build one with MasterTable.build(df, key=..., path={str(folder)!r})")
+    if any(folder.glob("v??????")):
+        return TableError(f"{folder} holds a table whose build never finished (no {MANIFEST}); build it again")
+    return TableError(f"{folder} is not a millrace table (no {MANIFEST}); give the folder that MasterTable.build wrote")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _schema_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _schema_of(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

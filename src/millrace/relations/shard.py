@@ -1,0 +1,183 @@
+"""Writing a shard: pages of a sorted table, one after the other, and a directory that says where they are.
+
+    shard file   | page 0        |pad| page 1        |pad| ...        every page starts at a 4 KiB boundary
+    page         Arrow IPC record batch message of at most `rows_per_page` rows
+    directory    one row per page: offset, bytes, rows, first and last code, checksum, offset of every column buffer
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from millrace.core.errors import ParameterError
+from millrace.relations.layout import buffer_offsets, column_layouts
+
+ALIGNMENT = 4096  # bytes: what O_DIRECT asks for, and what the memory system pages by
+
+
+def checksum(data: Any) -> int:
+    """Checksum of a page as a signed 64-bit number."""
+    return int(np.uint64(xxhash.xxh3_64_intdigest(data)).astype(np.int64))
+
+
+def directory_schema(buffers: int) -> pa.Schema:
+    fields = [
+        ("shard", pa.int32()), ("offset", pa.int64()), ("bytes", pa.int32()), ("rows", pa.int32()),
+        ("first", pa.int64()), ("last", pa.int64()), ("checksum", pa.int64()),
+    ]  # fmt: skip
+    return pa.schema([*fields, *((f"buffer{i}", pa.int32()) for i in range(buffers))])
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """What a finished shard is; kept in the manifest."""
+
+    file: str
+    rows: int
+    pages: int
+    bytes: int
+    max_page_bytes: int
+    unique: bool
+    first: int = 0
+    last: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def plan_rows_per_page(sample: pa.RecordBatch, page_bytes: int) -> int:
+    """Rows of the sample's size that make a page of about `page_bytes`."""
+    if page_bytes < ALIGNMENT:
+        raise ParameterError(f"page_bytes must be at least {ALIGNMENT}; got {page_bytes}")
+    if sample.num_rows == 0:
+        return 1024
+    overhead = 256 + 48 * sample.num_columns
+    row_bytes = max(1.0, sample.nbytes / sample.num_rows)
+    return int(min(65_536, max(1, (page_bytes - overhead - 512) / row_bytes)))
+
+
+class ShardWriter:
+    """Writes one shard from batches that arrive sorted by `code_column`.
+
+    The file appears under its name only when `close` has put everything on disk; until then it has a `.partial` name.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, code_column: str, rows_per_page: int) -> None:
+        self._path = path
+        self._partial = path.with_name(path.name + ".partial")
+        self._schema = schema
+        self._code = code_column
+        self._rows_per_page = rows_per_page
+        self._layouts = column_layouts(schema)
+        self._pages: list[tuple[int, ...]] = []
+        self._left: list[pa.RecordBatch] = []
+        self._left_rows = 0
+        self._bytes = 0
+        self._last: int | None = None
+        self._unique = True
+        self._file: IO[bytes] = open(self._partial, "wb", buffering=1 << 20)  # noqa: SIM115
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._left.append(batch)
+        self._left_rows += batch.num_rows
+        if self._left_rows >= self._rows_per_page:
+            self._flush(whole_pages=True)
+
+    def close(self) -> ShardInfo:
+        """Write what is left, put it on disk, give the file its name, and write the directory beside it."""
+        self._flush(whole_pages=False)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.rename(self._partial, self._path)
+        directory = self._directory()
+        with pa.OSFile(str(directory_path(self._path)), "wb") as sink, pa.ipc.new_file(sink, directory.schema) as writer:
+            writer.write_batch(directory)
+        rows = sum(page[3] for page in self._pages)
+        widest = max((page[2] for page in self._pages), default=0)
+        first, last = (self._pages[0][4], self._pages[-1][5]) if self._pages else (0, 0)
+        return ShardInfo(
+            self._path.name, rows, len(self._pages), self._bytes, _aligned(widest), self._unique, first, last
+        )
+
+    def abort(self) -> None:
+        """Leave nothing behind."""
+        try:
+            self._file.close()
+        finally:
+            for leftover in (self._partial, self._path, directory_path(self._path)):
+                leftover.unlink(missing_ok=True)
+
+    def _flush(self, *, whole_pages: bool) -> None:
+        if not self._left_rows:
+            return
+        batch = self._left[0] if len(self._left) == 1 else pa.concat_batches(self._left)
+        end = batch.num_rows - batch.num_rows % self._rows_per_page if whole_pages else batch.num_rows
+        self._check_order(batch.column(self._code))
+        for start in range(0, end, self._rows_per_page):
+            self._page(batch.slice(start, min(self._rows_per_page, end - start)))
+        rest = batch.slice(end)
+        self._left = [rest] if rest.num_rows else []
+        self._left_rows = rest.num_rows
+
+    def _check_order(self, column: pa.Array) -> None:
+        codes = column.view(pa.int64()).to_numpy()
+        steps = np.diff(codes)
+        if (steps < 0).any() and (codes[1:] < codes[:-1]).any():
+            raise ParameterError("rows of a shard must come sorted by code")
+        if (codes[1:] == codes[:-1]).any():
+            self._unique = False
+
+    def _page(self, batch: pa.RecordBatch) -> None:
+        message = batch.serialize()
+        decoded = pa.ipc.read_record_batch(message, self._schema)
+        buffers = buffer_offsets(decoded, message.address, self._layouts)
+        codes = decoded.column(self._code).view(pa.int64())
+        first, last = codes[0].as_py(), codes[-1].as_py()
+        if first == self._last:
+            self._unique = False
+        self._last = last
+        self._file.write(message)
+        self._pages.append((0, self._bytes, message.size, batch.num_rows, first, last, checksum(message), *buffers))
+        padded = _aligned(message.size)
+        self._file.write(b"\0" * (padded - message.size))
+        self._bytes += padded
+
+    def _directory(self) -> pa.RecordBatch:
+        buffers = sum(layout.buffers for layout in self._layouts)
+        schema = directory_schema(buffers)
+        columns = list(zip(*self._pages, strict=True)) if self._pages else [[] for _ in schema]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+        )
+
+
+def write_shard(
+    path: Path, schema: pa.Schema, code_column: str, rows_per_page: int, batches: Iterable[pa.RecordBatch]
+) -> ShardInfo:
+    """Write a whole shard, or leave nothing."""
+    writer = ShardWriter(path, schema, code_column, rows_per_page)
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                writer.write(batch)
+        return writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def directory_path(shard: Path) -> Path:
+    return shard.with_name(shard.name + ".directory")
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,332 @@
+"""A version of a master table as a relation: pages read directly, through the page cache, or used in place."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from millrace.core.errors import DamagedTableError, ParameterError, TableError
+from millrace.core.protocols import PageRuns
+from millrace.core.step import Int64Array
+from millrace.relations import gather
+from millrace.relations.folder import TableVersion
+from millrace.relations.layout import ColumnLayout, column_layouts
+from millrace.relations.shard import ALIGNMENT, checksum
+
+ReadMode = Literal["direct", "buffered", "mmap"]
+READ_MODES: tuple[ReadMode, ...] = ("direct", "buffered", "mmap")
+
+
+class StoredRun:
+    """Pages of a `StoredRelation`, each at an address in memory."""
+
+    def __init__(self, relation: StoredRelation, pages: Int64Array, addresses: Int64Array, keep: Any) -> None:
+        self.pages = pages
+        self._relation = relation
+        self._addresses = addresses
+        self._keep = keep  # what the addresses point into
+        self._sizes = relation.page_rows if len(pages) == relation.pages else relation.page_rows[pages]
+        self._bases = np.zeros(len(pages) + 1, np.int64)
+        np.cumsum(self._sizes, out=self._bases[1:])
+        self.rows = int(self._bases[-1])
+        self._dense = len(pages) > 0 and int(pages[-1] - pages[0]) == len(pages) - 1
+        stride = relation.rows_per_page
+        starts = np.arange(0, max(1, self.rows), stride)
+        self._guess = (np.searchsorted(self._bases, starts, "right") - 1).astype(np.int32)
+
+    @property
+    def codes(self) -> Int64Array:
+        codes = np.empty(self.rows, np.int64)
+        offsets = self._relation.code_offsets
+        gather.copy_codes(self._addresses, self.pages, self._sizes, self._bases, offsets, codes.ctypes.data)
+        return codes
+
+    def match(self, codes: Int64Array, pages: Int64Array) -> tuple[Int64Array, Int64Array]:
+        at = pages - self.pages[0] if self._dense else np.searchsorted(self.pages, pages)
+        first = np.empty(len(codes), np.int64)
+        count = np.empty(len(codes), np.int64)
+        offsets = self._relation.code_offsets
+        gather.find_codes(codes, at, self._addresses, self.pages, self._sizes, self._bases, offsets, first, count)
+        return first, count
+
+    def take(self, rows: Int64Array, columns: Sequence[str]) -> pa.RecordBatch:
+        at = np.empty(len(rows), np.int32)
+        inside = np.empty(len(rows), np.int32)
+        gather.resolve_rows(rows, self._guess, self._relation.rows_per_page, self._bases, at, inside)
+        arrays = [self._column(self._relation.layouts[name], at, inside) for name in columns]
+        schema = pa.schema([self._relation.schema.field(name) for name in columns])
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _column(self, layout: ColumnLayout, at: npt.NDArray[np.int32], inside: npt.NDArray[np.int32]) -> pa.Array:
+        if layout.kind == "nested":
+            return self._nested(layout, at, inside)
+        relation, count = self._relation, len(at)
+        where = (at, inside, self._addresses, self.pages)
+        validity, nulls = None, 0
+        if relation.has_nulls[layout.name]:
+            bits = np.zeros(-(-count // 8), np.uint8)
+            nulls = gather.gather_bits(*where, relation.buffer_offsets(layout.buffer), bits)
+            validity = pa.py_buffer(bits) if nulls else None
+        if layout.kind == "bits":
+            bits = np.zeros(-(-count // 8), np.uint8)
+            gather.gather_bits(*where, relation.buffer_offsets(layout.buffer + 1), bits)
+            return pa.Array.from_buffers(layout.type, count, [validity, pa.py_buffer(bits)], nulls)
+        if layout.kind == "fixed":
+            function, dtype = gather.GATHER[layout.width]
+            values = np.empty(count * max(1, layout.width // 8) if layout.width == 16 else count, dtype)
+            function(*where, relation.buffer_offsets(layout.buffer + 1), values)
+            return pa.Array.from_buffers(layout.type, count, [validity, pa.py_buffer(values)], nulls)
+        return self._bytes_column(layout, where, validity, nulls)
+
+    def _bytes_column(self, layout: ColumnLayout, where: Any, validity: pa.Buffer | None, nulls: int) -> pa.Array:
+        at, _, addresses, pages = where
+        count = len(at)
+        starts = np.empty(count, np.int32)
+        ends = np.empty(count + 1, np.int64)
+        gather.measure_bytes(*where, self._relation.buffer_offsets(layout.buffer + 1), starts, ends)
+        if ends[-1] > 2**31 - 1:
+            raise TableError(
+                f"column {layout.name!r} has values too long to put out {count} of them at once; give less memory= or "
+                "leave the column out with columns="
+            )
+        data = pa.allocate_buffer(int(ends[-1]))
+        gather.gather_bytes(at, addresses, pages, self._relation.buffer_offsets(layout.buffer + 2), starts, ends, data.address)
+        offsets = ends.astype(np.int32)
+        return pa.Array.from_buffers(layout.type, count, [validity, pa.py_buffer(offsets), data], nulls)
+
+    def _nested(self, layout: ColumnLayout, at: npt.NDArray[np.int32], inside: npt.NDArray[np.int32]) -> pa.Array:
+        """Lists, structs and maps have no kernel: their pages are decoded, each once."""
+        if len(at) == 0:
+            return pa.nulls(0, layout.type)
+        order = np.argsort(at, kind="stable")
+        pages, starts = np.unique(at[order], return_index=True)
+        parts = []
+        for page, rows in zip(pages, np.split(inside[order], starts[1:]), strict=True):
+            number = int(self.pages[page])
+            message = pa.foreign_buffer(int(self._addresses[page]), int(self._relation.page_sizes[number]), self._keep)
+            batch = pa.ipc.read_record_batch(message, self._relation.version.stored_schema)
+            parts.append(batch.column(layout.name).take(pa.array(rows)))
+        inverse = np.empty(len(at), np.int64)
+        inverse[order] = np.arange(len(at))
+        return pa.concat_arrays(parts).take(pa.array(inverse))
+
+
+class StoredRelation:
+    """One version of a table folder, opened for reading.
+
+    `direct` reads past the page cache (honest measurements, no double buffering), `buffered` through it, `mmap` uses pages in
+    place. Every page is checked against its checksum: with `mmap` when this relation first touches it, otherwise at every read.
+    `read_seconds`, `bytes_read` and `reads` count what was done.
+    """
+
+    def __init__(self, folder: Path, version: TableVersion, mode: ReadMode = "mmap") -> None:
+        if mode not in READ_MODES:
+            raise ParameterError(f"read mode must be one of {', '.join(READ_MODES)}; got {mode!r}")
+        self.version = version
+        self.mode = mode
+        self.resident = mode == "mmap"
+        self.schema, self.key, self.codec = version.schema, version.key, version.codec
+        self.rows, self.pages, self.unique = version.rows, version.pages, version.unique
+        self.rows_per_page, self.page_bytes = version.rows_per_page, version.page_bytes
+        self.layouts = {layout.name: layout for layout in column_layouts(version.stored_schema)}
+        self._folder = folder / version.folder
+        self._load_index()
+        self._files = [_open_shard(self._folder / shard.file, shard.bytes, mode) for shard in version.shards]
+        self.read_seconds = 0.0
+        self.bytes_read = 0
+        self.reads = 0
+        self._buffer: mmap.mmap | None = None
+        self._whole: StoredRun | None = None
+        if self.resident:
+            self._map()
+
+    def close(self) -> None:
+        """Give up files and memory; runs must not be used any more."""
+        self._whole = None
+        for descriptor in self._files:
+            os.close(descriptor)
+        self._files = []
+        self._maps: list[mmap.mmap] = []
+        self._buffer = None
+
+    def locate(self, codes: Int64Array) -> PageRuns:
+        first = np.empty(len(codes), np.int64)
+        last = np.empty(len(codes), np.int64)
+        gather.locate_pages(codes, self.firsts, self.lasts, first, last)
+        return PageRuns(first, last)
+
+    def read(self, first: int, count: int) -> StoredRun:
+        if first < 0 or count < 1 or first + count > self.pages:
+            raise ParameterError(f"pages {first} to {first + count - 1} do not exist: the table has {self.pages} pages")
+        return self.read_many(np.array([first]), np.array([count]))
+
+    def read_many(self, firsts: Int64Array, counts: Int64Array) -> StoredRun:
+        pages = np.concatenate([np.arange(first, first + count) for first, count in zip(firsts, counts, strict=True)])
+        if self.resident:
+            self.touch(pages)
+            return StoredRun(self, pages, self._addresses[pages], self._maps)
+        return self._read_into_buffer(firsts, counts, pages)
+
+    def whole(self) -> StoredRun:
+        """All pages in place (`mmap` only). Pages must be `touch`ed before they are used."""
+        assert self._whole is not None
+        return self._whole
+
+    def touch(self, pages: Int64Array) -> None:
+        """Check pages that this relation has not used before; ask for them ahead, so that they come in long reads."""
+        fresh = pages[~self._checked[pages]]
+        if len(fresh) == 0:
+            return
+        fresh = np.unique(fresh)
+        before = time.perf_counter()
+        self._read_ahead(fresh)
+        for page in fresh.tolist():
+            shard, offset = int(self._shard[page]), int(self.offsets[page])
+            self._verify(page, memoryview(self._maps[shard])[offset : offset + int(self.page_sizes[page])])
+        self._checked[fresh] = True
+        self.read_seconds += time.perf_counter() - before
+        self.reads += len(fresh)
+        self.bytes_read += int(self.page_sizes[fresh].sum())
+
+    def buffer_offsets(self, number: int) -> npt.NDArray[np.int32]:
+        return self._buffers[number]
+
+    def _load_index(self) -> None:
+        path = self._folder / "index.arrow"
+        try:
+            source = pa.memory_map(str(path))
+        except FileNotFoundError:
+            raise TableError(f"{path} is missing: the table is incomplete; build it again") from None
+        data = source.read_buffer()
+        if xxhash.xxh3_64_hexdigest(data) != self.version.index_checksum:
+            raise DamagedTableError(f"{path} is damaged (its checksum does not fit); restore it or build the table again")
+        index = pa.ipc.open_file(data).get_batch(0)
+        columns = {name: index.column(name).to_numpy(zero_copy_only=True) for name in index.schema.names}
+        self._shard, self.offsets, self.page_sizes = columns["shard"], columns["offset"], columns["bytes"]
+        self.page_rows, self._checksums = columns["rows"], columns["checksum"]
+        self.firsts, self.lasts = columns["first"], columns["last"]
+        self._buffers = [columns[name] for name in index.schema.names if name.startswith("buffer")]
+        self.code_offsets = self._buffers[self.layouts[self.version.code_column].buffer + 1]
+        self.has_nulls = {
+            layout.name: bool((self._buffers[layout.buffer] >= 0).any())
+            for layout in self.layouts.values()
+            if layout.kind != "nested"
+        }
+
+    def _map(self) -> None:
+        self._maps = []
+        bases = []
+        for descriptor, shard in zip(self._files, self.version.shards, strict=True):
+            if shard.bytes == 0:
+                self._maps.append(mmap.mmap(-1, ALIGNMENT))
+            else:
+                self._maps.append(mmap.mmap(descriptor, shard.bytes, prot=mmap.PROT_READ))
+                self._maps[-1].madvise(mmap.MADV_RANDOM)
+            bases.append(np.frombuffer(self._maps[-1], np.uint8).ctypes.data)
+        self._addresses = np.array(bases, np.int64)[self._shard] + self.offsets
+        self._checked = np.zeros(self.pages, np.bool_)
+        self._whole = StoredRun(self, np.arange(self.pages), self._addresses, self._maps)
+
+    def _read_ahead(self, pages: Int64Array) -> None:
+        """Ask the system for these pages in as few ranges as there are."""
+        for start, end in _ranges(self._shard, self.offsets, self.page_sizes, pages):
+            shard = int(self._shard[pages[start]])
+            begin = int(self.offsets[pages[start]])
+            self._maps[shard].madvise(mmap.MADV_WILLNEED, begin, _end(self, int(pages[end])) - begin)
+
+    def _read_into_buffer(self, firsts: Int64Array, counts: Int64Array, pages: Int64Array) -> StoredRun:
+        spans = _spans(self, firsts, counts)
+        total = sum(end - begin for _, begin, end, _, _ in spans)
+        buffer = self._buffer_of(total)
+        view = memoryview(buffer)
+        addresses = np.empty(len(pages), np.int64)
+        base = np.frombuffer(buffer, np.uint8).ctypes.data
+        place, filled = 0, 0
+        before = time.perf_counter()
+        for shard, begin, end, first, count in spans:
+            self._read_span(shard, begin, view[place : place + end - begin], first)
+            addresses[filled : filled + count] = base + place + (self.offsets[first : first + count] - begin)
+            filled += count
+            place += end - begin
+        self.read_seconds += time.perf_counter() - before
+        self.reads += len(spans)
+        self.bytes_read += total
+        for page, address in zip(pages.tolist(), (addresses - base).tolist(), strict=True):
+            self._verify(page, view[address : address + int(self.page_sizes[page])])
+        return StoredRun(self, pages, addresses, buffer)
+
+    def _buffer_of(self, size: int) -> mmap.mmap:
+        if self._buffer is None or len(self._buffer) < size:
+            self._buffer = mmap.mmap(-1, max(size, ALIGNMENT), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return self._buffer
+
+    def _read_span(self, shard: int, begin: int, view: memoryview, page: int) -> None:
+        got = 0
+        while got < len(view):
+            count = os.preadv(self._files[shard], [view[got:]], begin + got)
+            if count == 0:
+                file = self._folder / self.version.shards[shard].file
+                raise DamagedTableError(f"{file} ends before page {page}; restore it or build the table again")
+            got += count
+
+    def _verify(self, page: int, data: memoryview) -> None:
+        if checksum(data) != int(self._checksums[page]):
+            shard = int(self._shard[page])
+            inside = page - int(np.searchsorted(self._shard, shard))
+            raise DamagedTableError(
+                f"page {inside} of {self._folder / self.version.shards[shard].file} is damaged (its checksum does not fit); "
+                "restore the file or build the table again"
+            )
+
+
+def _end(relation: StoredRelation, page: int) -> int:
+    """Where a page ends in its file, padding included."""
+    return -(-(int(relation.offsets[page]) + int(relation.page_sizes[page])) // ALIGNMENT) * ALIGNMENT
+
+
+def _spans(relation: StoredRelation, firsts: Int64Array, counts: Int64Array) -> list[tuple[int, int, int, int, int]]:
+    """Reads as (shard, first byte, end, first page, pages), cut where a shard ends."""
+    spans = []
+    for first, count in zip(firsts.tolist(), counts.tolist(), strict=True):
+        stop = first + count
+        while first < stop:
+            shard = int(relation._shard[first])
+            end = min(stop, int(np.searchsorted(relation._shard, shard, "right")))
+            spans.append((shard, int(relation.offsets[first]), _end(relation, end - 1), first, end - first))
+            first = end
+    return spans
+
+
+def _ranges(shard: Any, offsets: Any, sizes: Any, pages: Int64Array) -> list[tuple[int, int]]:
+    """Index ranges (both ends inside) of pages that follow each other in one file."""
+    breaks = np.flatnonzero((np.diff(pages) != 1) | (np.diff(shard[pages]) != 0))
+    starts = np.concatenate(([0], breaks + 1))
+    ends = np.concatenate((breaks, [len(pages) - 1]))
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def _open_shard(path: Path, size: int, mode: ReadMode) -> int:
+    try:
+        actual = path.stat().st_size
+    except FileNotFoundError:
+        raise TableError(f"{path} is missing: the table is incomplete; restore the file or build the table again") from None
+    if actual != size:
+        raise DamagedTableError(
+            f"{path} has {actual} bytes and should have {size}: it was cut or changed; restore it or build the table again"
+        )
+    flags = os.O_RDONLY
+    if mode == "direct":
+        try:
+            return os.open(path, flags | os.O_DIRECT)
+        except OSError as refused:
+            raise TableError(f"{path}: the file system has no direct reads ({refused}); use read='buffered' or 'mmap'") from None
+    return os.open(path, flags)

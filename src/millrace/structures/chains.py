@@ -1,0 +1,97 @@
+"""Lists of window slots, one per head, linked both ways so that any slot can be taken out at once.
+
+    heads   [ 3 | 0 | 1 ]          0: empty, otherwise slot + 1
+    next    [ 0 | 0 | 1 | .. ]     per slot: the next one, 0 at the end
+    prev    [ 3 |-1 | -. | .. ]    per slot: the one before, or -(head + 1) for the first; 0: in no list
+
+All zero means empty, so that memory is touched only as slots come into use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from millrace.core.budget import Budget
+from millrace.core.compiled import kernel
+from millrace.core.step import Int64Array
+
+
+class Chains:
+    """Lists of slots.
+
+    >>> chains = Chains("bucket", heads=2, capacity=4, budget=Budget("1k"))
+    >>> chains.add(np.array([0, 1, 0]), np.array([0, 1, 2]))
+    >>> chains.remove(np.array([0]))
+    >>> chains.members(0, 0).tolist(), chains.members(0, 1).tolist()
+    ([2], [2, 1])
+    """
+
+    bytes_per_slot = 8
+    bytes_per_head = 4
+
+    def __init__(self, name: str, heads: int, capacity: int, budget: Budget) -> None:
+        self.heads = budget.array(f"{name} heads", heads, np.int32)
+        self.next = budget.array(f"{name} next", capacity, np.int32)
+        self.prev = budget.array(f"{name} prev", capacity, np.int32)
+
+    def add(self, heads: Int64Array, slots: Int64Array) -> None:
+        """Put `slots[i]`, which is in no list, at the front of list `heads[i]`."""
+        _link(self.heads, self.next, self.prev, heads, slots)
+
+    def remove(self, slots: Int64Array) -> None:
+        """Take slots out of their lists; one that is in none is passed over."""
+        _unlink(self.heads, self.next, self.prev, slots)
+
+    def members(self, first: int, last: int) -> Int64Array:
+        """The slots in lists `first` to `last`."""
+        slots = np.empty(_walk(self.heads, self.next, first, last, _NOWHERE), np.int64)
+        _walk(self.heads, self.next, first, last, slots)
+        return slots
+
+
+_NOWHERE = np.zeros(0, np.int64)
+
+
+@kernel
+def _link(heads: Any, following: Any, previous: Any, keys: Any, slots: Any) -> None:
+    for i in range(len(slots)):
+        slot, head = slots[i], keys[i]
+        first = heads[head]
+        following[slot] = first
+        previous[slot] = -(head + 1)
+        if first != 0:
+            previous[first - 1] = slot + 1
+        heads[head] = slot + 1
+
+
+@kernel
+def _unlink(heads: Any, following: Any, previous: Any, slots: Any) -> None:
+    for i in range(len(slots)):
+        slot = slots[i]
+        after, before = following[slot], previous[slot]
+        if before == 0:
+            continue
+        if before < 0:
+            heads[-before - 1] = after
+        else:
+            following[before - 1] = after
+        if after != 0:
+            previous[after - 1] = before
+        following[slot] = 0
+        previous[slot] = 0
+
+
+@kernel
+def _walk(heads: Any, following: Any, first: int, last: int, out: Any) -> int:
+    """Count the slots of some lists, and write down as many as `out` takes."""
+    count = 0
+    for head in range(first, last + 1):
+        link = heads[head]
+        while link != 0:
+            if count < len(out):
+                out[count] = link - 1
+            count += 1
+            link = following[link - 1]
+    return count

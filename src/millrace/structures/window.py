@@ -1,0 +1,127 @@
+"""The window of waiting stream tuples: slots as arrays, handed out from a free stack.
+
+    slot      0     1     2     3   ...
+    code    [ .. | .. | .. | .. ]      key code
+    sequence[ .. | .. | .. | .. ]      position in the stream
+    entered [ .. | .. | .. | .. ]      step in which the tuple came in
+    matched [ .. | .. | .. | .. ]      has met a row with its key
+    rows      the stream columns that are still needed, see `RowStore`
+
+How tuples are found again (hash table, queue, buckets by page) is the business of structures beside it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.budget import Budget
+from millrace.core.errors import BudgetError
+from millrace.core.protocols import JoinSpec, Relation
+from millrace.core.step import Int64Array
+from millrace.structures.rows import RowStore, type_bytes
+
+_SLOT_BYTES = 8 + 8 + 8 + 1 + 4  # code, sequence, entered, matched, free stack
+
+
+class Window:
+    """Slots for `capacity` waiting tuples. Null and impossible keys get a slot too, and leave in the next step."""
+
+    def __init__(self, relation: Relation, spec: JoinSpec, budget: Budget, capacity: int) -> None:
+        self.capacity = capacity
+        self.pending = 0
+        self.steps = 0
+        self._relation = relation
+        self._spec = spec
+        self._budget = budget
+        self._stream_keys = [name for name, _ in spec.on]
+        self.code = budget.array("window codes", capacity, np.int64)
+        self.sequence = budget.array("window sequence", capacity, np.int64)
+        self.entered = budget.array("window entry steps", capacity, np.int64)
+        self.matched = budget.array("window match flags", capacity, np.bool_)
+        self._free = budget.array("window free slots", capacity, np.int32)
+        self._free[:] = np.arange(capacity - 1, -1, -1)
+        self.rows: RowStore | None = None
+        kept = _kept_columns(relation, spec)
+        if kept:
+            schema = pa.schema([spec.stream_schema.field(name) for name in kept])
+            self._row_limit = capacity * RowStore.bytes_per_slot(schema)
+            budget.reserve("window rows", self._row_limit)
+            self.rows = RowStore(schema, capacity)
+        self._offered = 0
+        self.arrived = 0  # since the last step
+        self.null_slots = np.zeros(0, np.int64)
+        self.impossible_slots = np.zeros(0, np.int64)
+
+    @staticmethod
+    def bytes_per_tuple(relation: Relation, spec: JoinSpec) -> int:
+        """Budget bytes that one slot takes, its row included."""
+        kept = _kept_columns(relation, spec)
+        if not kept:
+            return _SLOT_BYTES
+        return _SLOT_BYTES + RowStore.bytes_per_slot(pa.schema([spec.stream_schema.field(name) for name in kept]))
+
+    @property
+    def free_slots(self) -> int:
+        return self.capacity - self.pending
+
+    def admit(self, batch: pa.RecordBatch, limit: int) -> tuple[int, Int64Array]:
+        """Take up to `limit` rows from the front of `batch`: how many came in, and the slots of those that can match."""
+        count = min(batch.num_rows, limit, self.free_slots, self._row_room(batch))
+        if count == 0:
+            return 0, np.zeros(0, np.int64)
+        batch = batch.slice(0, count)
+        encoded = self._relation.codec.encode([batch.column(name) for name in self._stream_keys])
+        slots = self._free[self.free_slots - count : self.free_slots][::-1].astype(np.int64)
+        self.code[slots] = encoded.codes
+        self.sequence[slots] = np.arange(self._offered, self._offered + count)
+        self.entered[slots] = self.steps
+        self.matched[slots] = False
+        if self.rows is not None:
+            self.rows.add(batch, slots)
+        self._offered += count
+        self.arrived += count
+        self.pending += count
+        if encoded.valid.all():
+            return count, slots
+        self.null_slots = np.concatenate((self.null_slots, slots[encoded.nulls]))
+        impossible = ~encoded.valid & ~encoded.nulls
+        self.impossible_slots = np.concatenate((self.impossible_slots, slots[impossible]))
+        return count, slots[encoded.valid]
+
+    def release(self, slots: Int64Array) -> None:
+        """These tuples have left."""
+        if self.rows is not None:
+            self.rows.drop(slots)
+        free = self.free_slots
+        self._free[free : free + len(slots)] = slots
+        self.pending -= len(slots)
+
+    def _row_room(self, batch: pa.RecordBatch) -> int:
+        """Rows of `batch` that the row store can take without passing its bytes."""
+        if self.rows is None or batch.num_rows == 0:
+            return batch.num_rows
+        row_bytes = max(1.0, sum(batch.column(n).nbytes for n in self.rows.schema.names) / batch.num_rows)
+        spare = self._row_limit / 3 - self.rows.bytes_held
+        room = int(spare / row_bytes)
+        if room < 1 and self.pending == 0:
+            needed = int(self._budget.memory_bytes + 3 * row_bytes * min(batch.num_rows, 1024))
+            raise BudgetError(
+                f"the memory budget of {self._budget.memory_bytes} bytes is too small for stream rows of {int(row_bytes)} "
+                f"bytes; give memory={needed} or more",
+                needed,
+            )
+        return max(0, room)
+
+
+def _kept_columns(relation: Relation, spec: JoinSpec) -> list[str]:
+    """Stream columns a waiting tuple must keep: those of the output, and the keys where codes are not exact."""
+    kept = list(spec.carry)
+    if not relation.codec.exact:
+        kept += [name for name, _ in spec.on if name not in kept]
+    return kept
+
+
+def row_bytes(schema: pa.Schema) -> int:
+    """Bytes to plan for one row of `schema`."""
+    return sum(type_bytes(field.type) for field in schema)
