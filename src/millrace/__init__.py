@@ -1,3 +1,34 @@
 """millrace joins fast streams with tables too big for memory, and answers big joins early, on Spark."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millrace.spark.enrich import enrich
+    from millrace.spark.master import MasterTable
+    from millrace.spark.reports import BatchReport, reports
+
 __version__ = "0.1.0"
+__all__ = ["BatchReport", "MasterTable", "__version__", "enrich", "reports"]
+
+_HOMES = {
+    "BatchReport": "millrace.spark.reports",
+    "MasterTable": "millrace.spark.master",
+    "enrich": "millrace.spark.enrich",
+    "reports": "millrace.spark.reports",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The parts that need Spark are imported on first use, so that joins in process work without it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'millrace' has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as missing:
+        if missing.name and missing.name.split(".")[0] in ("pyspark", "py4j"):
+            raise ModuleNotFoundError(f"millrace.{name} needs Spark: pip install 'millrace[spark]'", name=missing.name) from None
+        raise

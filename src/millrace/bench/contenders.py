@@ -137,9 +137,10 @@ class IdentityUdf(Plain):
 
         # Annotations of a nested function are read by Spark to tell an iterator function from a scalar one.
         struct.__annotations__ = {"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]}
-        look_up: Any = F.arrow_udf(struct, returnType=master_schema(columns)).asNondeterministic()
 
         def transform(stream: DataFrame) -> DataFrame:
+            # Made for each query: a function keeps the worker environment of its first use.
+            look_up: Any = F.arrow_udf(struct, returnType=master_schema(columns)).asNondeterministic()
             named = stream.withColumn("__master", look_up("key"))
             return named.select(*stream.columns, *(F.col(f"__master.{name}") for name in columns))
 

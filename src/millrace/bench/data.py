@@ -27,6 +27,7 @@ FILES_PER_BATCH = 2
 
 WIDE_COLUMNS = tuple(f"measure_{i:02d}" for i in range(20))
 MASTER_FILE_ROWS = 1_000_000
+ROW_GROUP_ROWS = 250_000
 TEXT_WIDTHS = {"product_name": 40, "category": 12, "description": 40}
 ROW_BYTES = 120
 
@@ -70,14 +71,21 @@ def stream_schema(wide: bool) -> pa.Schema:
 def master_files(options: EnrichOptions, folder: Path, say: Say) -> Path:
     """Parquet files of the master data, made unless they are there."""
     target = folder / f"master-{options.rows}-{options.seed}"
-    parameters = {"rows": options.rows, "seed": options.seed, "file_rows": MASTER_FILE_ROWS, "row_bytes": ROW_BYTES}
+    parameters = {
+        "rows": options.rows,
+        "seed": options.seed,
+        "file_rows": MASTER_FILE_ROWS,
+        "group_rows": ROW_GROUP_ROWS,
+    }
 
     def make() -> None:
         say(f"writing {options.rows:,} rows of master data")
         target.mkdir(parents=True)
         for number, first in enumerate(range(1, options.rows + 1, MASTER_FILE_ROWS)):
             count = min(MASTER_FILE_ROWS, options.rows + 1 - first)
-            pq.write_table(master_rows(first, count, options.seed), target / f"part-{number:05d}.parquet")
+            pq.write_table(
+                master_rows(first, count, options.seed), target / f"part-{number:05d}.parquet", ROW_GROUP_ROWS
+            )
 
     made_once(target, parameters, make)
     return target
@@ -163,7 +171,7 @@ def _stream_tables(options: EnrichOptions, batch_rows: int) -> Iterator[pa.Table
 
 def _letters(rng: np.random.Generator, count: int, width: int, prefix: bytes) -> npt.NDArray[np.uint8]:
     random = np.frombuffer(rng.bytes(count * width), dtype=np.uint8).reshape(count, width)
-    text = random % np.uint8(26) + np.uint8(ord("a"))
+    text: npt.NDArray[np.uint8] = random % np.uint8(26) + np.uint8(ord("a"))
     text[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
     return text
 

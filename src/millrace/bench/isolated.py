@@ -31,10 +31,14 @@ _SIGNS = ("OutOfMemoryError", "Not enough memory to build and broadcast", "NOT_E
 def measure_isolated(name: str, options: EnrichOptions, where: Folders, progress: Progress) -> list[Result]:
     """Results of the contender, one per batch size; "out of memory" or "out of time" where that is what happened."""
     job = {**options.to_json(), "contenders": [name], "rebuild": False, "repeats": 1}
-    results = []
+    results: list[Result] = []
     for batch_rows in options.batch_rows:
-        progress.say(f"{name}: {batch_rows:,} rows a batch, in a process of its own")
-        results += _one_process({**job, "batch_rows": [batch_rows]}, where, options.broadcast_timeout_seconds)
+        if results and results[-1].status == OUT_OF_MEMORY:
+            # The table is what does not fit, and it is the same for every batch size.
+            results.append(Result(name, batch_rows, status=OUT_OF_MEMORY))
+        else:
+            progress.say(f"{name}: {batch_rows:,} rows a batch, in a process of its own")
+            results += _one_process({**job, "batch_rows": [batch_rows]}, where, options.broadcast_timeout_seconds)
         progress.finished(results[-1])
     return results
 

@@ -93,7 +93,9 @@ class EnrichOptions:
     @classmethod
     def from_json(cls, plain: dict[str, Any], data: Path) -> EnrichOptions:
         known = {field.name for field in fields(cls)}
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
+        }
         if unknown := set(values) - known:
             raise ParameterError(f"unknown options {sorted(unknown)}; known: {sorted(known)}.")
         return cls(**values, data=data)

@@ -43,8 +43,8 @@ def enrich_table(report: dict[str, Any]) -> Table:
         f"{options['how']} join, memory {options['memory']}",
         caption=_caption(report),
     )
-    for heading in ("rows a batch", "contender", "median s", "x identity map", "x millrace", "worker MiB", "JVM MiB"):
-        table.add_column(heading, justify="left" if heading == "contender" else "right")
+    for heading in ("batch", "contender", "seconds", "x identity", "x millrace", "worker MiB", "JVM MiB"):
+        table.add_column(heading, justify="left" if heading == "contender" else "right", no_wrap=heading == "contender")
     for batch_rows in options["batch_rows"]:
         for result in report["results"]:
             if result["batch_rows"] == batch_rows:
@@ -59,8 +59,8 @@ def growth_table(report: dict[str, Any]) -> Table:
         title=f"{options['batch_rows']:,} rows a batch, Zipf {options['zipf']:g}, table in the page cache",
         caption=_caption(report),
     )
-    for heading in ("rows of R", "contender", "median s", "growth", "x millrace", "worker MiB"):
-        table.add_column(heading, justify="left" if heading == "contender" else "right")
+    for heading in ("rows of R", "contender", "seconds", "growth", "x millrace", "worker MiB"):
+        table.add_column(heading, justify="left" if heading == "contender" else "right", no_wrap=heading == "contender")
     for result in report["results"]:
         grown = report["growth"].get(result["contender"], {}).get(str(result["rows"]))
         name, seconds, _, ratio, worker, _ = _cells(result)
@@ -83,7 +83,10 @@ def _cells(result: dict[str, Any]) -> tuple[str, str, str, str, str, str]:
 def _caption(report: dict[str, Any]) -> str:
     rows = "all row counts agree" if report["rows_agree"] else "ROW COUNTS DIFFER"
     sums = "all checksums agree" if report["checksums_agree"] else "CHECKSUMS DIFFER"
-    return f"{rows}, {sums}; clock {report['clock']}; worker: peak RssAnon of one Python worker"
+    return (
+        f"{rows}, {sums}. Median seconds of warm micro-batches ({report['clock']}); x: times the median of identity "
+        "mapInArrow or of millrace; worker: peak own memory (RssAnon) of one Python worker."
+    )
 
 
 def succeeded(report: dict[str, Any]) -> bool:

@@ -14,10 +14,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from millrace.bench.memory import WORKER_TAG, machine_bytes
+from millrace.core.errors import MillraceError
 
 CORES = 2
 SESSION_SETTINGS = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(CORES),
     # Shuffle files of a finished micro-batch go at once; otherwise a large table fills the disk within a query.
@@ -29,6 +31,8 @@ PACKAGES = ("millrace", "pyspark", "pyarrow", "numpy", "numba", "rocksdict", "re
 @contextmanager
 def spark_session(driver_memory: str, scratch: Path) -> Iterator[SparkSession]:
     """A local session of its own, closed at the end together with its JVM."""
+    if SparkSession.getActiveSession() is not None:
+        raise MillraceError("a Spark session is running in this process; run the benchmark in a process of its own.")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{CORES}]").appName("millrace-bench")
     builder = builder.config("spark.driver.memory", driver_memory).config("spark.local.dir", str(scratch))

@@ -202,7 +202,7 @@ def load_redis(master: Path, socket_path: str) -> None:
         connection.connect(socket_path)
         connection.sendall(b"CLIENT REPLY OFF\r\n")
         for path in sorted(master.glob("*.parquet")):
-            connection.sendall(memoryview(_set_commands(pq.read_table(path))).cast("B"))
+            connection.sendall(_set_commands(pq.read_table(path)).tobytes())
         connection.sendall(b"CLIENT REPLY ON\r\n")
         if not connection.recv(64).startswith(b"+OK"):
             raise MillraceError("Redis refused the load; see whether it has the memory for the table.")

@@ -16,14 +16,36 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from millrace.checks.laws import LAWS, Law
-from millrace.checks.relations import CollidingCodec, FailingRelation, IndexFree, ReadFailed, colliding
+from millrace.checks.relations import (
+    CollidingCodec,
+    Expiring,
+    FailingRelation,
+    IndexFree,
+    InPlace,
+    ReadFailed,
+    colliding,
+)
 from millrace.checks.run import BrokenLaw, Make, Run, run_join
 from millrace.core.errors import ParameterError
 from millrace.core.protocols import HOWS, How
 
 __all__ = [
-    "LAWS", "BrokenLaw", "CollidingCodec", "FailingRelation", "IndexFree", "Law", "Make", "ReadFailed", "Run",
-    "Verdict", "check_join", "colliding", "run_join", "run_laws",
+    "LAWS",
+    "BrokenLaw",
+    "CollidingCodec",
+    "Expiring",
+    "FailingRelation",
+    "InPlace",
+    "IndexFree",
+    "Law",
+    "Make",
+    "ReadFailed",
+    "Run",
+    "Verdict",
+    "check_join",
+    "colliding",
+    "run_join",
+    "run_laws",
 ]  # fmt: skip
 
 

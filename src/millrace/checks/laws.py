@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.checks.held import held_bytes
-from millrace.checks.relations import FailingRelation, IndexFree, ReadFailed, colliding
+from millrace.checks.relations import Expiring, FailingRelation, IndexFree, InPlace, ReadFailed, colliding
 from millrace.checks.run import (
     ROOMY,
     BrokenLaw,
@@ -76,9 +76,12 @@ def empty_stream(make: Make, how: How) -> None:
     data = sample(how)
     relation = _paged(data)
     _exact(make, data._replace(stream=data.stream.slice(0, 0)), relation, [1])
-    nothing = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in data.stream.schema], schema=data.stream.schema)
-    run = run_join(make, relation, data.spec, [nothing, nothing])
-    require(not relation.reads and run.table.num_rows == 0, f"nothing arrived, but pages were read: {relation.reads}")
+    nothing = next(cut(data.stream, [1])).slice(0, 0)
+    join = make(relation, data.spec, Budget(ROOMY))
+    for _ in range(3):
+        require(join.offer(nothing) == 0 and join.pending == 0, "it took rows from a batch that has none")
+        require(join.step().output.num_rows == 0, "rows came out, and none had gone in")
+    require(not relation.reads, f"nothing arrived, but pages were read: {relation.reads}")
 
 
 def empty_relation(make: Make, how: How) -> None:
@@ -145,6 +148,20 @@ def index_free(make: Make, how: How) -> None:
         require("index" in str(error), f"it refuses a relation without an index and does not say so: {error}")
         return
     _exact(make, data, relation, [25])
+
+
+def used_in_place(make: Make, how: How) -> None:
+    for kind in (KEY_TYPES[0], next(kind for kind in KEY_TYPES if kind.name == "string")):
+        data = sample(how, kind=kind)
+        _exact(make, data, InPlace(data.relation, "id", 4), [25])
+    distinct = pa.TableGroupBy(data.relation, "id").aggregate([("price", "min"), ("name", "min")])
+    unique = distinct.rename_columns({"price_min": "price", "name_min": "name"}).select(["id", "price", "name"])
+    _exact(make, data._replace(relation=unique), InPlace(unique, "id", 4), [25])
+
+
+def stale_pages(make: Make, how: How) -> None:
+    data = sample(how)
+    _exact(make, data, Expiring(_paged(data)), [25])
 
 
 def nothing_carried(make: Make, how: How) -> None:
@@ -240,9 +257,8 @@ def failed_read(make: Make, how: How) -> None:
     wanted = expected(data.stream, data.relation, data.spec)
     for failing in ({1}, {2}, {5}, {1, 2, 3}, {4, 9}):
         relation = FailingRelation(_paged(data), failing)
-        run, done = _retried(make, relation, data)
-        if relation.calls >= min(failing):
-            require(relation.failures, "a read failed and no error came out")
+        run, errors, done = _retried(make, relation, data)
+        require(errors >= relation.failures, f"{relation.failures} reads failed, and {errors} errors came out")
         if done:
             _compare(run, wanted)
         _no_false_miss(run, wanted, data)
@@ -269,14 +285,16 @@ def failing_for_good(make: Make, how: How) -> None:
 
 
 def bounded_memory(make: Make, how: How) -> None:
-    data = sample(how, stream_rows=3_000)
+    data = sample(how, stream_rows=500)
     smallest = tightest(make, _paged(data), data.spec)
     for memory in (smallest, smallest * 2, 32_768 + smallest):
         relation = _paged(data)
-        for join in watched(make, relation, data.spec, cut(data.stream, [700]), memory=memory):
+        for join in watched(make, relation, data.spec, cut(data.stream, [300]), memory=memory):
             used, held = join.bytes_used, held_bytes(join.join, without=(relation, data.spec))
             require(used <= memory, f"it says it uses {used} bytes; the budget is {memory}")
             require(held <= memory, f"it says it uses {used} bytes and holds {held}; the budget is {memory}")
+        longest = max(count for _, count in relation.reads) * relation.page_bytes
+        require(longest <= memory, f"it read {longest} bytes at once; the budget is {memory}")
 
 
 def small_budget(make: Make, how: How) -> None:
@@ -293,7 +311,7 @@ def small_budget(make: Make, how: How) -> None:
 
 
 def bounded_output(make: Make, how: How) -> None:
-    rows, tuples = 400, 500  # 200,000 pairs, three times what a step may put out
+    rows, tuples = 300, 300  # 90,000 pairs, more than a step may put out
     relation = pa.table({"id": [1] * rows, "price": np.zeros(rows), "name": ["x"] * rows})
     stream = pa.table({"event": np.arange(tuples), "product": [1] * tuples, "note": ["y"] * tuples})
     spec = JoinSpec(
@@ -336,6 +354,8 @@ LAWS: tuple[Law, ...] = (
     Law("composite_keys", composite_keys, "A key of several columns matches when all of them do, and none is null."),
     Law("colliding_codes", colliding_codes, "Keys with the same code are told apart by the real columns."),
     Law("index_free", index_free, "A relation without an index is joined exactly, or refused when the join is built."),
+    Law("used_in_place", used_in_place, "Pages that can be used in place are joined exactly, once they were touched."),
+    Law("stale_pages", stale_pages, "Pages are not used any more after the next read."),
     Law("nothing_carried", nothing_carried, "With no column to put out, the sequence numbers are still right."),
     Law("output_schema", output_schema, "Every step puts out the schema that the spec promises, rows or not."),
     Law("sequence_numbers", sequence_numbers, "Row i of the output belongs to stream tuple sequence[i]."),
@@ -372,8 +392,10 @@ def _compare(run: Run, wanted: pa.Table) -> None:
     require(comparison, f"the join (left) differs from the reference (right): {comparison}")
 
 
-def _retried(make: Make, relation: FailingRelation, data: Sample) -> tuple[Run, bool]:
-    """Run with failing reads, stepping on after each failure; false when the join clearly refuses to go on."""
+def _retried(make: Make, relation: FailingRelation, data: Sample) -> tuple[Run, int, bool]:
+    """Run with failing reads, stepping on after each failure: what came out, how many errors did, and whether the join
+    went on to the end; it may refuse to, with an error of its own."""
+    errors = 0
     run = Run(data.spec.output_schema(relation))
     join = Watched(make(relation, data.spec, Budget(ROOMY)), run, 10_000)
     rest = next(cut(data.stream, [data.stream.num_rows]))
@@ -382,13 +404,14 @@ def _retried(make: Make, relation: FailingRelation, data: Sample) -> tuple[Run, 
         try:
             step = join.step()
         except ReadFailed:
+            errors += 1
             continue
         except BrokenLaw:
             raise
         except MillraceError:
-            return run, False
+            return run, errors + 1, False
         run.ledger.post(step.counts, join.pending)
-    return run, True
+    return run, errors, True
 
 
 def _no_false_miss(run: Run, wanted: pa.Table, data: Sample) -> None:

@@ -1,6 +1,6 @@
-"""Test doubles of relations: one that fails, one without an index, one whose key codes collide.
+"""Test doubles of relations: one that fails, one without an index, one whose pages expire, one whose key codes collide.
 
-They are made of any other relation, `MemoryRelation` for instance, and may be put around each other.
+Those that are made of another relation, of a `MemoryRelation` for instance, may be put around each other.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.core.keys import Codes, KeyCodec
 from millrace.core.protocols import IndexedRelation, PageRun, PageRuns, Relation
 from millrace.core.step import Int64Array
-from millrace.relations.memory import MemoryRelation
+from millrace.relations.memory import MemoryRelation, MemoryRun
 
 
 class ReadFailed(OSError):
@@ -68,6 +69,73 @@ class FailingRelation(IndexFree):
         if self._fail_on is None or self.calls in self._fail_on:
             self.failures += 1
             raise ReadFailed(f"read {self.calls} ({what}) failed, as it was told to")
+
+
+class Expiring(FailingRelation):
+    """Takes its word seriously: a run of pages can't be used after the next read."""
+
+    def __init__(self, relation: IndexedRelation) -> None:
+        super().__init__(relation, ())
+
+    def read(self, first: int, count: int) -> PageRun:
+        return ExpiringRun(super().read(first, count), self)
+
+    def read_many(self, firsts: Int64Array, counts: Int64Array) -> PageRun:
+        return ExpiringRun(super().read_many(firsts, counts), self)
+
+
+class ExpiringRun:
+    """A run of an `Expiring` relation."""
+
+    def __init__(self, run: PageRun, relation: Expiring) -> None:
+        self.pages = run.pages
+        self.rows = run.rows
+        self._run = run
+        self._relation = relation
+        self._read = relation.calls
+
+    @property
+    def codes(self) -> Int64Array:
+        return self._fresh().codes
+
+    def match(self, codes: Int64Array, pages: Int64Array) -> tuple[Int64Array, Int64Array]:
+        return self._fresh().match(codes, pages)
+
+    def take(self, rows: Int64Array, columns: Sequence[str]) -> pa.RecordBatch:
+        return self._fresh().take(rows, columns)
+
+    def _fresh(self) -> PageRun:
+        if self._relation.calls != self._read:
+            raise AssertionError(f"pages of read {self._read} were used after read {self._relation.calls}")
+        return self._run
+
+
+class InPlace(MemoryRelation):
+    """A relation whose pages are used where they are; a look-up on a page that was never touched is an error."""
+
+    resident = True
+
+    def __init__(self, rows: pa.Table, key: str | Sequence[str], rows_per_page: int = 8) -> None:
+        super().__init__(rows, key, rows_per_page)
+        self.touched: set[int] = set()
+
+    def touch(self, pages: Int64Array) -> None:
+        self.touched.update(pages.tolist())
+
+    def whole(self) -> MemoryRun:
+        return _TouchedRun(self)
+
+
+class _TouchedRun(MemoryRun):
+    def __init__(self, relation: InPlace) -> None:
+        super().__init__(relation, np.arange(relation.pages))
+        self._touched = relation.touched
+
+    def match(self, codes: Int64Array, pages: Int64Array) -> tuple[Int64Array, Int64Array]:
+        untouched = set(pages.tolist()) - self._touched
+        if untouched:
+            raise AssertionError(f"pages {sorted(untouched)} were used and never touched")
+        return super().match(codes, pages)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ class Watched:
         self.run = run
         self._step_limit = step_limit
         self._offered = 0
+        self._waiting = 0  # by the counts of the steps that came to their end
 
     @property
     def pending(self) -> int:
@@ -93,6 +94,7 @@ class Watched:
         if taken == 0 and before == 0 and batch.num_rows:
             raise BrokenLaw("the join is empty and still takes no row: the stream would wait for ever")
         self._offered += taken
+        self._waiting += taken
         return taken
 
     def step(self) -> Step:
@@ -100,10 +102,11 @@ class Watched:
             raise BrokenLaw(
                 f"{self.join.pending} tuples still wait after {self._step_limit} steps: they may never leave"
             )
-        before = self.join.pending
+        before = self._waiting
         step = self.join.step()
-        if self.join.pending != before - step.counts.removed - step.counts.deferred:
-            raise BrokenLaw(f"{step.counts.removed} tuples left, but pending went from {before} to {self.join.pending}")
+        self._waiting -= step.counts.removed + step.counts.deferred
+        if self.join.pending != self._waiting:
+            raise BrokenLaw(f"{step.counts.removed} of {before} tuples left, but pending is {self.join.pending}")
         self.run.steps.append(step)
         self.run.offered_before.append(self._offered)
         return step

@@ -124,7 +124,9 @@ class JoinSpec:
 class SemiStreamJoin(Protocol):
     """A join of a stream with a relation. It reads no clock and never waits: whoever drives it does."""
 
-    pending: int  # stream tuples inside that have not left yet
+    @property
+    def pending(self) -> int:
+        """Stream tuples inside that have not left yet."""
 
     def offer(self, batch: pa.RecordBatch) -> int:
         """Take rows from the front of `batch`; returns how many. Fewer than all means: step, then offer the rest."""

@@ -38,7 +38,8 @@ class StepCounts:
         return self.absent_keys + self.null_keys + self.condition_false
 
     def __add__(self, other: StepCounts) -> StepCounts:
-        return StepCounts(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+        mine, others = vars(self), vars(other)
+        return StepCounts(**{name: mine[name] + others[name] for name in mine})
 
     def as_dict(self) -> dict[str, int]:
         return {f.name: getattr(self, f.name) for f in fields(self)}

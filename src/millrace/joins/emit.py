@@ -15,21 +15,21 @@ OUTPUT_ROWS = 65_536  # pairs put out at once: what bounds the memory of a step 
 class Emitter:
     """Collects what one step puts out.
 
-    Who calls what: `begin` first (null keys leave), then `pairs` for rows that met, `leave` for tuples that are done, and
-    `finish` last. A tuple is put out by `pairs` (inner, left, and semi on its first match) or by `leave` (anti, and left
-    when it met nothing), never by both.
+    Who calls what: `begin` first (null keys leave), then `pairs` for rows that met, `leave` for tuples that are done,
+    and `finish` last. A tuple is put out by `pairs` (inner, left, and semi on its first match) or by `leave` (anti, and
+    left when it met nothing), never by both.
 
-    A step puts out at most `output_rows`: `room` says how many pairs still fit, and tuples that would leave with a row of
-    their own beyond it leave in a later step.
+    With `output_rows` given, a step puts out no more: `room` says how many pairs still fit, and tuples that would leave
+    with a row of their own beyond it stay pending and leave in a later step.
     """
 
-    def __init__(self, relation: Relation, spec: JoinSpec, window: Window, output_rows: int = OUTPUT_ROWS) -> None:
+    def __init__(self, relation: Relation, spec: JoinSpec, window: Window, output_rows: int | None = None) -> None:
         spec.check_against(relation)
         self.schema = spec.output_schema(relation)
         self._relation = relation
         self._spec = spec
         self._window = window
-        self._output_rows = output_rows
+        self._output_rows = output_rows if output_rows is not None else 1 << 62
         self._outputs: list[pa.RecordBatch] = []
         self._sequences: list[Int64Array] = []
         self._entered: list[Int64Array] = []

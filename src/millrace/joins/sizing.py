@@ -3,8 +3,8 @@
     budget  [ window slots ................................... | disk buffer | output of a step ]
               capacity x (window + hash table, queue, ...)       pages         output_rows
 
-The output comes off first (an eighth of what is spare), then the disk buffer (another eighth, up to `BUFFER_BYTES`, unless
-its pages are given), and the window takes what is left.
+The output comes off first (an eighth of what is spare), then the disk buffer (another eighth, up to `BUFFER_BYTES`,
+unless its pages are given), and the window takes what is left.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def check_budget(budget: Budget, least_bytes: int) -> None:
         needed = budget.used_bytes + least_bytes
         raise BudgetError(
             f"the memory budget of {format_bytes(budget.memory_bytes)} is too small: the join needs at least "
-            f"{format_bytes(least_bytes)} beside {format_bytes(budget.used_bytes)} in use; give memory={needed} or more",
+            f"{format_bytes(least_bytes)} beside {format_bytes(budget.used_bytes)} in use; "
+            f"give memory={needed} or more",
             needed,
         )
 

@@ -31,7 +31,7 @@ from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun, Resident
 from millrace.core.step import Int64Array, Step, StepCounts
 from millrace.core.unitcosts import UnitCosts
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
-from millrace.joins.sizing import MIN_OUTPUT_ROWS, plan_window, reserve
+from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, plan_window, reserve
 from millrace.structures.buckets import Collected, Cursor, PageBuckets, Reads
 from millrace.structures.window import Window
 
@@ -58,6 +58,7 @@ class SweepJoin:
         budget: Budget,
         *,
         buffer_pages: int | None = None,
+        window_tuples: int | None = None,
         costs: UnitCosts | None = None,
     ) -> None:
         spec.check_against(relation)
@@ -73,6 +74,7 @@ class SweepJoin:
             extra_bytes_per_slot=PageBuckets.BYTES_PER_SLOT,
             buffer_pages=buffer_pages,
             fixed_bytes=relation.pages * PageBuckets.BYTES_PER_PAGE + scratch_rows * _SCRATCH_BYTES,
+            max_slots=window_tuples or MAX_SLOTS,
         )
         reserve(relation, spec, budget, sizing)
         budget.reserve("step scratch", scratch_rows * _SCRATCH_BYTES)

@@ -72,6 +72,7 @@ class MemoryRelation:
             batch = pa.RecordBatch.from_arrays(
                 [column.combine_chunks() for column in batch.columns], schema=batch.schema
             )
+        self.indexed = indexed
         self.codec = codec or KeyCodec(tuple(batch.schema.field(name).type for name in self.key))
         encoded = self.codec.encode([batch.column(name) for name in self.key])
         order = np.flatnonzero(encoded.valid)

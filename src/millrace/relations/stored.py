@@ -197,6 +197,12 @@ class StoredRelation:
         self.reads += len(fresh)
         self.bytes_read += int(self.page_sizes[fresh].sum())
 
+    def take_io_counts(self) -> dict[str, float]:
+        """What was read since the last call: reads, bytes, seconds."""
+        counts = {"disk_reads": self.reads, "disk_bytes": self.bytes_read, "read_seconds": self.read_seconds}
+        self.reads, self.bytes_read, self.read_seconds = 0, 0, 0.0
+        return counts
+
     def buffer_offsets(self, number: int) -> npt.NDArray[np.int32]:
         return self._buffers[number]
 

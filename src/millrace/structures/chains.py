@@ -1,9 +1,10 @@
 """Lists of window slots, one per head, linked both ways so that any slot can be taken out at once.
 
-    heads   [ 3 | 0 | 1 ]          0: empty, otherwise slot + 1
-    next    [ 0 | 0 | 1 | .. ]     per slot: the next one, 0 at the end
-    prev    [ 3 |-1 | -. | .. ]    per slot: the one before, or -(head + 1) for the first; 0: in no list
+    heads   [  3 |  0 |  2 ]       per list: its first slot + 1, 0 when empty
+    next    [  0 |  0 |  1 ]       per slot: the next slot + 1, 0 at the end
+    prev    [  3 | -3 | -1 ]       per slot: the slot before + 1, for the first -(list + 1); 0: in no list
 
+The picture has slots 2 and 0 in list 0, and slot 1 in list 2.
 All zero means empty, so that memory is touched only as slots come into use.
 """
 

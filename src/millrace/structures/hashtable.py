@@ -4,6 +4,8 @@
                |       |
                3 - 0   1            slots whose codes fall into the bucket, linked both ways (see `Chains`)
     code     [ .. | .. | .. | .. ]  per slot
+
+A probe that finds more than it may return goes on later where it stopped, even in the middle of a bucket.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ START = Cursor()
 
 
 class Probe(NamedTuple):
-    """Tuple `slots[i]` and relation row `rows[i]` have the same code. `cursor` is None when all rows have been probed."""
+    """Tuple `slots[i]` and relation row `rows[i]` have the same code. `cursor` is None when all rows are probed."""
 
     slots: Int64Array
     rows: Int64Array

@@ -1,4 +1,4 @@
-"""Arrival order of waiting tuples: a linked queue that any tuple may leave, and a plain ring for joins where all wait alike."""
+"""Arrival order of waiting tuples: a linked queue that any tuple may leave, and a ring that they leave in turn."""
 
 from __future__ import annotations
 

@@ -1,0 +1,187 @@
+"""MESHJOIN: a cyclic scan of the relation meshed with a sliding window over the stream.
+
+Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Supporting Streaming Updates in an Active Data Warehouse,
+ICDE 2007.
+
+The loop, with b = `buffer_pages` and w = `tuples_per_step`:
+    1. read the next b pages of R and up to w tuples of S;
+    2. add the new tuples to the hash table, and their slots to the queue as one chunk;
+    3. probe the hash table with every row of the b pages, and put out the matches;
+    4. the chunk that entered one pass ago has now met all of R: take it from the queue and the hash table.
+
+Memory, for R of 8 pages and b = 2, so 4 chunks:
+
+    stream --> [ w ] --> queue [ chunk | chunk | chunk | chunk ] --> leaves unless it met a row
+                                   |       |       |       |
+                         hash table of the same tuples, by key code
+                                   ^ probed with every row
+                         disk buffer [ p4 p5 ]  <-- scan of R:  p0 p1 | p2 p3 | p4 p5 | p6 p7 | p0 p1 ...
+
+Needs nothing of R: no index, no order. Serves equality; the paper's other conditions are not built.
+
+Differs from the paper:
+    - A chunk leaves at the end of the step that completes its pass, not at the start of the next (the paper's lines
+      3-6), so that it does not wait for the next read, and w slots are free when new tuples come.
+    - A step runs with fewer than w tuples, or none: the paper's loop waits for w, for ever if the stream pauses. Each
+      chunk belongs to the scan position at which it entered and leaves when the scan comes round to it, whatever its
+      size. With nothing waiting, a step reads nothing.
+    - The number of pages need not be a multiple of b: the last read of a pass is shorter.
+    - More matches than fit into the output of a step: the next steps go on with the same pages, without reading.
+    - The relation is fixed: rows appended while the join runs are not seen.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.budget import Budget
+from millrace.core.protocols import JoinSpec, PageRun, Relation
+from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.joins.emit import Emitter
+from millrace.joins.reading import Reader
+from millrace.joins.sizing import (
+    MAX_SLOTS,
+    Prices,
+    Sizing,
+    check_at_least_one,
+    check_budget,
+    code_bytes_per_page,
+    reserve,
+)
+from millrace.structures.hashtable import START, Cursor, HashTable
+from millrace.structures.queue import Ring
+from millrace.structures.window import Window
+
+SLOT_BYTES = HashTable.bytes_per_slot + Ring.bytes_per_slot
+_CHUNK_BYTES = 8  # its size
+# What could be read in the time that it takes to start a read; stands in for a measured c_IO.
+_SEEK_BYTES = 128 * 1024
+
+
+class MeshJoin:
+    """Every page of R serves every waiting tuple; every tuple waits for one pass over R.
+
+    >>> from millrace.relations.memory import MemoryRelation
+    >>> products = MemoryRelation(pa.table({"id": [1, 2, 3], "price": [10, 20, 30]}), "id", rows_per_page=1)
+    >>> sales = pa.record_batch({"product": [3, 1]})
+    >>> spec = JoinSpec(sales.schema, (("product", "id"),), "inner", ("product",), ("price",))
+    >>> join = MeshJoin(products, spec, Budget("64k"), buffer_pages=2, tuples_per_step=8)
+    >>> join.offer(sales), join.step().output.to_pydict(), join.step().output.to_pydict(), join.pending
+    (2, {'product': [1], 'price': [10]}, {'product': [3], 'price': [30]}, 0)
+    """
+
+    def __init__(
+        self, relation: Relation, spec: JoinSpec, budget: Budget, *,
+        buffer_pages: int | None = None, tuples_per_step: int | None = None,
+    ) -> None:  # fmt: skip
+        sizing, self.tuples_per_step = _plan(relation, spec, budget, buffer_pages, tuples_per_step)
+        self.buffer_pages = sizing.buffer_pages
+        self.chunks = max(1, -(-relation.pages // sizing.buffer_pages))
+        reserve(relation, spec, budget, sizing, code_bytes_per_page(relation))
+        self.pending = 0
+        self._relation = relation
+        self._budget = budget
+        self._window = Window(relation, spec, budget, sizing.capacity)
+        self._table = HashTable(sizing.capacity, budget)
+        self._queue = Ring(sizing.capacity, budget)
+        self._chunk_sizes = budget.array("chunk sizes", self.chunks, np.int64)  # by scan position
+        self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
+        self._reader = Reader(relation)
+        self._inbox: list[Int64Array] = []
+        self._taken = 0  # tuples of S since the last read
+        self._position = 0  # chunks of R already read in this pass
+        self._run: PageRun | None = None  # pages not yet probed to their end
+        self._codes = np.zeros(0, np.int64)
+        self._cursor: Cursor = START
+        self._probes = 0  # since the last step
+
+    @property
+    def bytes_used(self) -> int:
+        return self._budget.used_bytes
+
+    def offer(self, batch: pa.RecordBatch) -> int:
+        """Take up to w tuples for the next read."""
+        taken, slots = self._window.admit(batch, self.tuples_per_step - self._taken)
+        self._taken += taken
+        self.pending += taken
+        self._inbox.append(slots)
+        return taken
+
+    def step(self) -> Step:
+        self._emitter.begin()
+        if self._run is None:
+            self._mesh()
+        if self._run is not None:
+            self._probe(self._run)
+        step = self._emitter.finish(StepCounts(probes=self._probes) + self._reader.counts())
+        self._probes = 0
+        self.pending -= step.counts.removed
+        return step
+
+    def _mesh(self) -> None:
+        """Bring both inputs in, unless nobody waits."""
+        slots = np.concatenate((np.zeros(0, np.int64), *self._inbox))
+        if self._relation.pages == 0:
+            self._emitter.leave(slots)
+        elif len(slots) or len(self._queue):
+            first = self._position * self.buffer_pages
+            run = self._reader.read(first, min(self.buffer_pages, self._relation.pages - first))  # step 1
+            self._table.add(self._window.code[slots], slots)  # step 2
+            self._queue.append(slots)
+            self._chunk_sizes[self._position] = len(slots)
+            self._run, self._codes, self._cursor = run, run.codes, START
+            self._probes += len(self._codes)
+        self._inbox = []
+        self._taken = 0
+
+    def _probe(self, run: PageRun) -> None:
+        slots, rows, cursor = self._table.probe(self._codes, self._cursor, self._emitter.room)  # step 3
+        self._emitter.pairs(run, slots, rows)
+        if cursor is not None:
+            self._cursor = cursor
+            return
+        self._run, self._codes = None, np.zeros(0, np.int64)
+        self._position = (self._position + 1) % self.chunks
+        done = self._queue.take(int(self._chunk_sizes[self._position]))  # step 4
+        self._chunk_sizes[self._position] = 0
+        self._table.remove(done)
+        self._emitter.leave(done)
+
+
+def _plan(
+    relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, tuples_per_step: int | None
+) -> tuple[Sizing, int]:
+    """b and w by equation (1) of the paper, with the bytes of our own structures.
+
+        M = b v_P + w (N_R/b) (bytes of a slot) + (N_R/b) (bytes of a chunk) + output of a step        (1)
+
+    Of all b that fit, the one with the highest rate w / (seek + b v_P), the part of equation (2) that is known without
+    measuring: small b make many short reads, large b leave no memory for the window.
+    """
+    check_at_least_one("buffer_pages", buffer_pages)
+    check_at_least_one("tuples_per_step", tuples_per_step)
+    prices = Prices.of(relation, spec, SLOT_BYTES, code_bytes_per_page(relation))
+    pages = max(1, relation.pages)
+    b = _choices(pages) if buffer_pages is None else np.array([min(buffer_pages, pages)])
+    chunks = -(-pages // b)
+    fixed = b * prices.page_bytes + chunks * _CHUNK_BYTES
+    least = fixed + chunks * (tuples_per_step or 1) * prices.slot_bytes + prices.least_output_bytes
+    check_budget(budget, int(least.min()))
+    output_rows = prices.output_rows(budget.free_bytes - int(least.min()))
+    left = budget.free_bytes - output_rows * prices.output_row_bytes - fixed
+    w = left // (chunks * prices.slot_bytes) if tuples_per_step is None else np.full(len(b), tuples_per_step)
+    w = np.minimum(w, MAX_SLOTS // chunks)
+    fits = (w >= 1) & (w * chunks * prices.slot_bytes <= left)
+    # pages used in place cost no buffer, but a longer read still delays every result: rated as if they did
+    rated = w - (b * relation.page_bytes if relation.resident else 0) // (chunks * prices.slot_bytes)
+    rate = np.where(fits, rated * relation.page_bytes / (_SEEK_BYTES + b * relation.page_bytes), -np.inf)
+    best = int(np.argmax(rate))
+    return Sizing(int(w[best] * chunks[best]), int(b[best]), output_rows), int(w[best])
+
+
+def _choices(pages: int) -> Int64Array:
+    """Sizes of the disk buffer to look at: all, or for a long relation about 4,000, dense where they are small."""
+    if pages <= 4096:
+        return np.arange(1, pages + 1)
+    return np.unique(np.geomspace(1, pages, 4096).round().astype(np.int64))

@@ -1,0 +1,1 @@
+"""The Spark host: the only layer that imports pyspark."""

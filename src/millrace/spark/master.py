@@ -1,0 +1,223 @@
+"""`MasterTable`: a table in a folder of pages, built by a Spark job and opened anywhere."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from millrace.core.budget import format_bytes
+from millrace.core.errors import MillraceError, ParameterError, TableError
+from millrace.core.keys import family
+from millrace.relations.build import PAGE_BYTES, BuildPlan, discard, finish, prepare
+from millrace.relations.folder import TableVersion, now_us, read_versions, version_at
+from millrace.relations.layout import CODE_COLUMN
+from millrace.relations.shard import ShardInfo, plan_rows_per_page, write_shard
+from millrace.relations.stored import ReadMode, StoredRelation
+from millrace.spark.schema import arrow_schema, check_key_types, column_field
+
+_REPORT = StructType([StructField("shard", StringType(), False), StructField("partition", LongType(), False)])
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is in a table folder, for people; `str()` of it is a short text."""
+
+    path: str
+    versions: int
+    version: TableVersion
+
+    def __str__(self) -> str:
+        v = self.version
+        keys = "unique" if v.unique else "with duplicates"
+        columns = ", ".join(f"{field.name} {field.type}" for field in v.schema)
+        return (
+            f"table {self.path}, version {v.number} ({self.versions} kept)\n"
+            f"  {v.rows:,} rows in {v.pages:,} pages of at most {format_bytes(v.page_bytes)}, {format_bytes(v.bytes)} in "
+            f"{len(v.shards)} shards\n"
+            f"  key {', '.join(v.key)} ({keys}), layout {v.layout}, {v.null_keys:,} rows without a key left out\n"
+            f"  columns {columns}"
+        )
+
+
+class MasterTable:
+    """Master data for `enrich`: a folder that is built once, and again when the data changes.
+
+    Versions are immutable. A build writes beside the version in use and publishes by one atomic rename, so a query that runs
+    meanwhile goes on with the version its batch started with, and a build that fails leaves the table as it was.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        self._versions = read_versions(Path(path))
+
+    @classmethod
+    def open(cls, path: str | Path) -> MasterTable:
+        """A table that was built before. Checks that all of its files are there and whole as far as sizes tell."""
+        table = cls(path)
+        StoredRelation(Path(path), table.latest, "buffered").close()
+        return table
+
+    @classmethod
+    def build(
+        cls,
+        data: DataFrame,
+        key: str | Sequence[str],
+        path: str | Path,
+        *,
+        layout: str = "auto",
+        page_bytes: int = PAGE_BYTES,
+        shards: int | None = None,
+    ) -> MasterTable:
+        """Write `data` as a new version of the table in folder `path`, as a Spark job.
+
+        `layout="key"` sorts by the key, so that neighbours share pages; `"hash"` spreads keys evenly and serves every key
+        type; `"auto"` takes `key` where it can. `path` must be visible under the same name to driver and executors.
+        """
+        if data.isStreaming:
+            raise ParameterError("a table is built from a batch DataFrame; this one is streaming")
+        names = [key] if isinstance(key, str) else list(key)
+        fields = [column_field(data, name, "table") for name in names]
+        check_key_types(fields)
+        if shards is not None and shards < 1:
+            raise ParameterError(f"shards must be at least 1; got {shards}")
+        folder = Path(path).absolute()
+        schema = arrow_schema(data.schema)
+        plan = prepare(folder, schema, [field.name for field in fields], layout, page_bytes)
+        try:
+            _write(plan, data, shards or _default_shards(data))
+        except MillraceError:
+            discard(plan)
+            raise
+        except BaseException as failed:
+            discard(plan)
+            if not isinstance(failed, Exception):
+                raise
+            raise TableError(_explain(failed, folder)) from failed
+        return cls(folder)
+
+    @property
+    def latest(self) -> TableVersion:
+        """The newest version that batches of this moment see."""
+        return version_at(self._versions, now_us())
+
+    @property
+    def versions(self) -> list[TableVersion]:
+        return list(self._versions)
+
+    def describe(self) -> Description:
+        """Rows, pages, bytes, key, layout, versions."""
+        return Description(self.path, len(self._versions), self.latest)
+
+    def relation(self, mode: ReadMode = "mmap", version: TableVersion | None = None) -> StoredRelation:
+        """The table as a relation, for joins in this process."""
+        return StoredRelation(Path(self.path), version or self.latest, mode)
+
+
+def _default_shards(data: DataFrame) -> int:
+    return max(8, 2 * int(data.sparkSession.conf.get("spark.default.parallelism", "0") or 0))
+
+
+def _write(plan: BuildPlan, data: DataFrame, shards: int) -> TableVersion:
+    """The job: codes, sort, one shard per partition; then the driver puts the collected shards together."""
+    key = [F.col(_quoted(name)) for name in plan.key]
+    null_free = data.dropna(subset=[_quoted(name) for name in plan.key])
+    coded = null_free.select(_code_expression(plan, key).alias(CODE_COLUMN), *[F.col(_quoted(c)) for c in data.columns])
+    rows_per_page = _rows_per_page(plan, data)
+    write = _shard_writer(plan, rows_per_page)
+    job = coded.repartitionByRange(shards, CODE_COLUMN).sortWithinPartitions(CODE_COLUMN).mapInArrow(write, _REPORT)
+    reports = sorted(job.collect(), key=lambda row: row["partition"])
+    infos = [ShardInfo(**json.loads(row["shard"])) for row in reports]
+    if not infos:
+        empty = plan.version_folder / "shard-empty.pages"
+        infos = [write_shard(empty, plan.stored_schema, plan.code_column, rows_per_page, [])]
+    infos.sort(key=lambda info: (info.pages > 0, info.first))
+    return finish(plan, infos, rows_per_page, _null_keys(plan, data))
+
+
+def _null_keys(plan: BuildPlan, data: DataFrame) -> int:
+    """Rows that were left out because a part of their key is null."""
+    if not any(plan.schema.field(name).nullable for name in plan.key):
+        return 0
+    return data.where(" OR ".join(f"{_quoted(name)} IS NULL" for name in plan.key)).count()
+
+
+def _code_expression(plan: BuildPlan, key: list[Any]) -> Any:
+    """The code as a column: by Spark itself where the key is its own code, by a Python function elsewhere."""
+    codec = plan.codec
+    if codec.ordered:
+        kind = family(codec.types[0])
+        if kind == "integer":
+            return key[0].cast("long")
+        if kind == "date":
+            return F.unix_date(key[0]).cast("long")
+        if kind == "timestamp":
+            return F.unix_micros(key[0])
+
+    def encode(*columns: pa.Array) -> pa.Array:
+        return pa.array(codec.encode(columns).codes)
+
+    return F.arrow_udf(encode, LongType())(*key)
+
+
+def _rows_per_page(plan: BuildPlan, data: DataFrame) -> int:
+    """From a few rows of the data: how many make a page."""
+    sample = data.limit(2_000).toArrow().combine_chunks()
+    batches = sample.to_batches()
+    if not batches:
+        return 1024
+    code_bytes = 8 if plan.code_column == CODE_COLUMN else 0
+    rows = plan_rows_per_page(batches[0], plan.page_bytes)
+    row_bytes = max(1.0, batches[0].nbytes / batches[0].num_rows)
+    return max(1, int(rows * row_bytes / (row_bytes + code_bytes)))
+
+
+def _shard_writer(plan: BuildPlan, rows_per_page: int) -> Any:
+    """The function that writes one partition as one shard, and reports it. The name carries the attempt."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        partition = context.partitionId() if context else 0
+        path = plan.version_folder / f"shard-{partition:05d}-{uuid.uuid4().hex[:12]}.pages"
+        if not path.parent.is_dir():
+            raise TableError(f"an executor can't see {path.parent}: give a path that driver and executors share")
+        schema, own_code = plan.stored_schema, plan.code_column == CODE_COLUMN
+        rows = (_stored(batch, schema, own_code) for batch in batches)
+        info = write_shard(path, schema, plan.code_column, rows_per_page, rows)
+        report = [pa.array([json.dumps(info.as_dict())]), pa.array([partition], pa.int64())]
+        yield pa.RecordBatch.from_arrays(report, ["shard", "partition"])
+
+    return write
+
+
+def _stored(batch: pa.RecordBatch, schema: pa.Schema, own_code: bool) -> pa.RecordBatch:
+    columns = batch.columns if own_code else batch.columns[1:]
+    cast = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(cast, schema=schema)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _explain(failed: Exception, folder: Path) -> str:
+    text = str(failed)
+    if "No space left on device" in text:
+        return f"the disk is full: {folder} could not be built and stays as it was; free some space and build again"
+    if "No module named 'millrace'" in text:
+        return (
+            "the Python that Spark's workers use has no millrace: set PYSPARK_PYTHON to the Python that has it before the "
+            "session starts (see `millrace doctor`)"
+        )
+    lines = [line.strip() for line in text.splitlines() if "millrace.core.errors" in line or "Error:" in line]
+    return f"{folder} could not be built and stays as it was: {lines[-1] if lines else text.strip()[:500]}"

@@ -1,0 +1,87 @@
+"""What a Python worker keeps between tasks: opened relations, one per table version and read mode."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+
+from millrace.core.errors import ParameterError, TableVersionError
+from millrace.core.unitcosts import UnitCosts, calibrate_reads
+from millrace.relations.folder import TableVersion, read_versions, version_at, write_atomically
+from millrace.relations.stored import READ_MODES, ReadMode, StoredRelation
+
+_MAX_OPEN = 4  # relations kept open: old versions of a table go first
+_relations: dict[tuple[str, int, str], StoredRelation] = {}
+_versions: dict[str, tuple[tuple[int, int, int], list[TableVersion]]] = {}
+_costs: dict[int, UnitCosts] = {}
+
+
+def versions_of(path: str) -> list[TableVersion]:
+    """The versions of a table; the manifest is read again only when it was replaced."""
+    manifest = Path(path) / "manifest.json"
+    try:
+        stat = manifest.stat()
+    except OSError:
+        return read_versions(Path(path))  # says what is wrong
+    stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    known = _versions.get(path)
+    if known is None or known[0] != stamp:
+        known = _versions[path] = (stamp, read_versions(Path(path)))
+    return known[1]
+
+
+def open_relation(path: str, timestamp_us: int, read: str, number: int | None = None) -> StoredRelation:
+    """The relation that a batch of this time joins with, or version `number` of it."""
+    versions = versions_of(path)
+    if number is None:
+        version = version_at(versions, timestamp_us)
+    else:
+        found = [version for version in versions if version.number == number]
+        if not found:
+            raise TableVersionError(f"version {number} of {path} has been removed; start the query with a new checkpoint")
+        version = found[0]
+    mode = choose_mode(version, read)
+    name = (path, version.number, mode)
+    relation = _relations.pop(name, None)
+    if relation is None:
+        while len(_relations) >= _MAX_OPEN:
+            _relations.pop(next(iter(_relations))).close()
+        relation = StoredRelation(Path(path), version, mode)
+    _relations[name] = relation  # the newest stands last
+    return relation
+
+
+def choose_mode(version: TableVersion, read: str) -> ReadMode:
+    """`auto`: use pages in place while the table fits what memory is left for the page cache, read directly otherwise."""
+    if read != "auto":
+        if read not in READ_MODES:
+            raise ParameterError(f"read must be one of auto, {', '.join(READ_MODES)}; got {read!r}")
+        return read  # type: ignore[return-value]
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and version.bytes > limit // 2:
+        return "direct"  # a limit on address space, as spark.executor.pyspark.memory sets it, leaves no room to map
+    return "mmap" if version.bytes <= psutil.virtual_memory().available // 2 else "direct"
+
+
+def unit_costs(relation: StoredRelation, folder: Path) -> UnitCosts:
+    """Costs of the device a table lies on: measured once per host, half a second, and kept in a file for other workers."""
+    largest = max(relation.version.shards, key=lambda shard: shard.bytes)
+    path = folder / relation.version.folder / largest.file
+    device = path.stat().st_dev
+    if device in _costs:
+        return _costs[device]
+    cache = Path(tempfile.gettempdir()) / f"millrace-{os.getuid()}" / f"unitcosts-{device}-{relation.page_bytes}.json"
+    try:
+        costs = UnitCosts(**json.loads(cache.read_text()))
+    except (OSError, ValueError, TypeError):
+        costs = calibrate_reads(path, relation.page_bytes, direct=relation.mode == "direct")
+        cache.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(cache, json.dumps(asdict(costs)).encode())
+    _costs[device] = costs
+    return costs

@@ -1,0 +1,88 @@
+"""Ledger and I/O counters of every micro-batch, on the driver.
+
+Tasks put their counts into a column, and Spark's own `observe` collects them with the batch: a retried task counts once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Observation
+
+from millrace.core.errors import MillraceError
+from millrace.core.ledger import Ledger
+from millrace.core.step import StepCounts
+
+PREFIX = "millrace:"
+_COUNTS = set(StepCounts().as_dict())
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One micro-batch of one `enrich` call (one action, for a batch DataFrame)."""
+
+    name: str
+    batch_id: int | None
+    groups: int  # groups of rows that tasks joined
+    counts: StepCounts
+    waiting: int
+    disk_reads: int
+    disk_bytes: int
+    read_seconds: float
+    memory_bytes: int  # the most of its budget that a task used
+    table_versions: tuple[int, ...]
+
+    @property
+    def rows_in(self) -> int:
+        return self.counts.tuples_in
+
+    @property
+    def matched(self) -> int:
+        return self.counts.matched
+
+    @property
+    def unmatched(self) -> int:
+        return self.counts.unmatched
+
+    @property
+    def ledger(self) -> Ledger:
+        """The batch's ledger; making it checks the balance."""
+        ledger = Ledger()
+        ledger.post(self.counts, self.waiting)
+        return ledger
+
+
+def reports(source: Any) -> list[BatchReport]:
+    """The reports of a streaming query (from its recent progress), of one progress, or of an `Observation`."""
+    if isinstance(source, Observation):
+        return [_report(source._name or PREFIX, None, source.get["stats"])]
+    if hasattr(source, "recentProgress"):
+        return [report for progress in source.recentProgress for report in reports(progress)]
+    metrics = getattr(source, "observedMetrics", None)
+    if metrics is None:
+        raise MillraceError(f"reports are made of a streaming query, its progress, or an Observation; got {type(source).__name__}")
+    return [
+        _report(name, source.batchId, row["stats"]) for name, row in metrics.items() if str(name).startswith(PREFIX)
+    ]
+
+
+def _report(name: str, batch_id: int | None, texts: Iterable[str]) -> BatchReport:
+    groups = [json.loads(text) for text in texts]
+    counts = StepCounts()
+    for group in groups:
+        counts += StepCounts(**{key: value for key, value in group.items() if key in _COUNTS})
+    return BatchReport(
+        name=name.removeprefix(PREFIX),
+        batch_id=batch_id,
+        groups=len(groups),
+        counts=counts,
+        waiting=sum(group["waiting"] for group in groups),
+        disk_reads=sum(group.get("disk_reads", 0) for group in groups),
+        disk_bytes=sum(group.get("disk_bytes", 0) for group in groups),
+        read_seconds=sum(group.get("read_seconds", 0.0) for group in groups),
+        memory_bytes=max((group["memory_bytes"] for group in groups), default=0),
+        table_versions=tuple(sorted({group["table_version"] for group in groups})),
+    )

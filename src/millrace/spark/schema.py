@@ -1,0 +1,53 @@
+"""Between Spark's types and Arrow's, as they are inside a Python worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+from millrace.core.errors import SchemaError
+
+
+def arrow_type(name: str, kind: DataType) -> pa.DataType:
+    """The Arrow type a column of this Spark type has in a worker, timestamps in UTC."""
+    try:
+        return to_arrow_type(kind, timezone="UTC")
+    except (PySparkException, TypeError) as refused:
+        raise SchemaError(
+            f"column {name!r} of type {kind.simpleString()} can't go through Arrow ({refused}); cast it or leave it out"
+        ) from None
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    return pa.schema([pa.field(field.name, arrow_type(field.name, field.dataType), field.nullable) for field in schema])
+
+
+def column_field(frame: DataFrame, name: str, what: str) -> StructField:
+    """The one column of that name, as Spark finds it; an error that lists the columns where there is none."""
+    sensitive = _case_sensitive(frame)
+    fields = [f for f in frame.schema.fields if f.name == name or (not sensitive and f.name.lower() == name.lower())]
+    if not fields:
+        raise SchemaError(f"the {what} has no column {name!r}; it has {', '.join(frame.columns)}")
+    if len(fields) > 1:
+        raise SchemaError(f"the {what} has {len(fields)} columns {name!r}: rename all but one, so that it is clear which is meant")
+    return fields[0]
+
+
+def check_key_types(fields: Sequence[StructField]) -> None:
+    """Keys that Spark compares in ways that codes can't."""
+    for field in fields:
+        kind = field.dataType
+        if isinstance(kind, StringType) and getattr(kind, "collation", "UTF8_BINARY") not in (None, "UTF8_BINARY"):
+            raise SchemaError(
+                f"key column {field.name!r} has collation {kind.collation}, whose equality is not that of its bytes; "
+                "use a UTF8_BINARY column, for instance lower(column), as key"
+            )
+
+
+def _case_sensitive(frame: DataFrame) -> bool:
+    return str(frame.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"

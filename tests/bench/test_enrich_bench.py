@@ -1,0 +1,77 @@
+"""The benchmarks run end to end, at a size where only their form can be judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+FLOORS = ["read-only", "identity-map", "identity-udf"]
+SPARK = ["spark-defaults", "spark-sort-merge", "spark-persisted", "spark-persisted-bucketed", "spark-broadcast"]
+STORES = [name for name, there in [("rocksdb", find_spec("rocksdict")), ("redis", which("redis-server"))] if there]
+STRATEGIES = ["auto", "sweepjoin", "hybridjoin", "meshjoin", "inlj"]
+
+
+def _bench(command: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """In a process of its own: the benchmark starts and stops its own Spark session."""
+    file = tmp_path / "report.json"
+    shared = ["--warm-batches", "5", "--data", str(tmp_path / "data"), "--json", str(file)]
+    done = subprocess.run(
+        [sys.executable, "-m", "millrace.bench.app", command, *shared, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads(file.read_text()))
+
+
+def test_every_contender_puts_out_the_same_rows_and_the_report_is_complete(tmp_path: Path) -> None:
+    names = [*FLOORS, *SPARK, *STORES, "millrace"]
+    report = _bench(
+        "enrich",
+        tmp_path,
+        *("--rows", "20000", "--batch-rows", "2000,4000", "--memory", "64m", "--how", "inner"),
+        *("--contenders", ",".join(names), "--strategies", ",".join(STRATEGIES)),
+    )
+    assert report["rows_agree"]
+    assert report["checksums_agree"]
+    assert report["clock"] == "durationMs.addBatch"
+    assert report["seed"] == report["options"]["seed"] == 1
+    assert {"python", "pyspark", "pyarrow", "numpy", "numba", "java"} <= report["versions"].keys()
+    assert {"cores", "memory_bytes"} <= report["machine"].keys()
+    assert report["data"]["master_parquet_bytes"] > 0
+    expected = [*FLOORS, *SPARK, *STORES, *(f"millrace-{strategy}" for strategy in STRATEGIES)]
+    for batch_rows in (2000, 4000):
+        results = {one["contender"]: one for one in report["results"] if one["batch_rows"] == batch_rows}
+        assert sorted(results) == sorted(expected)
+        for name, result in results.items():
+            assert result["status"] == "ok"
+            assert len(result["seconds"]) == 5
+            assert result["median_seconds"] > 0
+            assert result["rows_out"] == [batch_rows] * 7
+            assert result["ratio_to_identity_map"] > 0
+            assert result["ratio_to_millrace"] > 0
+            assert result["peak_jvm_rss_bytes"] > 1 << 20
+            assert (result["checksum"] is None) == (name in FLOORS)
+        for name in ("identity-map", "identity-udf", "millrace-auto"):
+            assert results[name]["peak_worker_anon_bytes"] > 1 << 20
+
+
+def test_growth_is_given_for_spark_and_for_millrace(tmp_path: Path) -> None:
+    report = _bench("enrich-growth", tmp_path, "--rows", "10000,20000", "--batch-rows", "2000", "--memory", "64m")
+    assert report["rows_agree"]
+    assert report["checksums_agree"]
+    assert set(report["growth"]) == {"spark-sort-merge", "millrace-auto"}
+    for ratios in report["growth"].values():
+        assert ratios["10000"] == 1.0
+        assert ratios["20000"] > 0
