@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millrace.spark.enrich import enrich
     from millrace.spark.master import MasterTable
+    from millrace.spark.parquet import ParquetTable
     from millrace.spark.reports import BatchReport, reports
 
 __version__ = "0.1.0"
-__all__ = ["BatchReport", "MasterTable", "__version__", "enrich", "reports"]
+__all__ = ["BatchReport", "MasterTable", "ParquetTable", "__version__", "enrich", "reports"]
 
 _HOMES = {
     "BatchReport": "millrace.spark.reports",
     "MasterTable": "millrace.spark.master",
+    "ParquetTable": "millrace.spark.parquet",
     "enrich": "millrace.spark.enrich",
     "reports": "millrace.spark.reports",
 }
@@ -30,5 +32,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as missing:
         if missing.name and missing.name.split(".")[0] in ("pyspark", "py4j"):
-            raise ModuleNotFoundError(f"millrace.{name} needs Spark: pip install 'millrace[spark]'", name=missing.name) from None
+            raise ModuleNotFoundError(
+                f"millrace.{name} needs Spark: pip install 'millrace[spark]'", name=missing.name
+            ) from None
         raise

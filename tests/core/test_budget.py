@@ -63,9 +63,7 @@ def test_a_name_holds_one_amount_at_a_time_and_gives_it_back() -> None:
 def test_more_than_the_limit_is_an_error_that_says_how_much_would_do_and_changes_nothing() -> None:
     budget = Budget(100)
     budget.reserve("window", 60)
-    with pytest.raises(
-        BudgetError, match=r"disk buffer needs 50 B beside 60 B in use; give memory=110 or more"
-    ) as caught:
+    with pytest.raises(BudgetError, match=r"disk buffer needs 50 B beside 60 B in use; give memory=110 or more") as caught:
         budget.reserve("disk buffer", 50)
     assert caught.value.needed_bytes == 110
     assert isinstance(caught.value, MemoryError)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from millrace.bench.interrupts import interrupted, treat_sigterm_as_interrupt
 from millrace.bench.options import (
     CONTENDERS,
     DEFAULT_STRATEGIES,
@@ -129,15 +128,17 @@ def enrich_growth(
 def _present(run: Callable[[Console], tuple[dict[str, Any], Table]], json_file: Path | None) -> None:
     """Run, print, write. Exit code 1 if the times can't be believed, 2 for bad options, 130 after Ctrl-C."""
     console = Console()
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    treat_sigterm_as_interrupt()
     try:
         report, table = run(console)
-    except MillraceError as error:
+    except (Exception, KeyboardInterrupt) as error:
+        if interrupted(error):
+            console.print("stopped; queries, servers and temporary folders are gone")
+            raise typer.Exit(130) from None
+        if not isinstance(error, MillraceError):
+            raise
         console.print(f"[red]{error}[/red]")
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt:
-        console.print("stopped; queries, servers and temporary folders are gone")
-        raise typer.Exit(130) from None
+        raise typer.Exit(2) from None
     from millrace.bench.report import succeeded, write_json
 
     if json_file is not None:
@@ -145,10 +146,6 @@ def _present(run: Callable[[Console], tuple[dict[str, Any], Table]], json_file: 
     console.print(table)
     if not succeeded(report):
         raise typer.Exit(1)
-
-
-def _as_interrupt(_: int, __: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -302,6 +302,5 @@ def output_schema(stream: DataFrame, columns: tuple[str, ...]) -> StructType:
 def _constants(columns: tuple[str, ...]) -> list[Any]:
     """A typed scalar per column, as wide as the data."""
     return [
-        pa.scalar("x" * TEXT_WIDTHS[name] if name in TEXT_WIDTHS else 1, MASTER_SCHEMA.field(name).type)
-        for name in columns
+        pa.scalar("x" * TEXT_WIDTHS[name] if name in TEXT_WIDTHS else 1, MASTER_SCHEMA.field(name).type) for name in columns
     ]

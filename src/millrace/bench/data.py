@@ -83,9 +83,7 @@ def master_files(options: EnrichOptions, folder: Path, say: Say) -> Path:
         target.mkdir(parents=True)
         for number, first in enumerate(range(1, options.rows + 1, MASTER_FILE_ROWS)):
             count = min(MASTER_FILE_ROWS, options.rows + 1 - first)
-            pq.write_table(
-                master_rows(first, count, options.seed), target / f"part-{number:05d}.parquet", ROW_GROUP_ROWS
-            )
+            pq.write_table(master_rows(first, count, options.seed), target / f"part-{number:05d}.parquet", ROW_GROUP_ROWS)
 
     made_once(target, parameters, make)
     return target

@@ -55,9 +55,7 @@ def _in_turn(
     ]
 
 
-def summary(
-    options: EnrichOptions, about: dict[str, Any], sizes: dict[str, int], results: list[Result]
-) -> dict[str, Any]:
+def summary(options: EnrichOptions, about: dict[str, Any], sizes: dict[str, int], results: list[Result]) -> dict[str, Any]:
     return {
         "benchmark": "enrich",
         "clock": CLOCK,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from millrace.bench.contenders import Contender, Ready, Workload
 from millrace.bench.data import Say, StreamFiles, warm_page_cache
+from millrace.bench.interrupts import interrupted
 from millrace.bench.memory import MemorySampler
 from millrace.bench.microbatch import BatchTimes, checksum, run_query
 from millrace.bench.results import Result
@@ -68,6 +69,8 @@ def measure(
                 results.append(_run(contender, ready, work, files, scratch, progress.say, setup_seconds))
                 progress.finished(results[-1])
     except Exception as error:  # any failure of one contender is a finding, not the end of the run
+        if interrupted(error):
+            raise KeyboardInterrupt from error
         reason = f"failed: {type(error).__name__}: {_first_lines(error)}"
         results += _without_times(contender, streams[len(results) :], reason, progress)
     return results

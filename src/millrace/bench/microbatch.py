@@ -58,9 +58,7 @@ class BatchTimes:
         return median(self.warm)
 
 
-def run_query(
-    spark: SparkSession, transform: Transform, files: StreamFiles, scratch: Path, tick: OnBatch
-) -> BatchTimes:
+def run_query(spark: SparkSession, transform: Transform, files: StreamFiles, scratch: Path, tick: OnBatch) -> BatchTimes:
     """Stream the files through `transform` into a sink that drops rows; `tick` hears how many batches are done."""
     enriched = transform(read_stream(spark, files))
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=scratch) as checkpoint:

@@ -93,9 +93,7 @@ class EnrichOptions:
     @classmethod
     def from_json(cls, plain: dict[str, Any], data: Path) -> EnrichOptions:
         known = {field.name for field in fields(cls)}
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
-        }
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
         if unknown := set(values) - known:
             raise ParameterError(f"unknown options {sorted(unknown)}; known: {sorted(known)}.")
         return cls(**values, data=data)
@@ -125,9 +123,7 @@ class GrowthOptions:
 
     def at(self, rows: int) -> EnrichOptions:
         """The options of one table size."""
-        shared = {
-            field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("rows", "batch_rows")
-        }
+        shared = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("rows", "batch_rows")}
         return EnrichOptions(rows=rows, batch_rows=(self.batch_rows,), **shared)
 
     def to_json(self) -> dict[str, Any]:

@@ -61,9 +61,7 @@ def merged(results: list[Result]) -> list[Result]:
 
 def compared(results: list[Result]) -> list[dict[str, Any]]:
     """Every result as plain values, with its ratios to the floor and to millrace at the same batch size."""
-    return [
-        _beside(result, [other for other in results if other.batch_rows == result.batch_rows]) for result in results
-    ]
+    return [_beside(result, [other for other in results if other.batch_rows == result.batch_rows]) for result in results]
 
 
 def rows_agree(results: list[Result]) -> bool:

@@ -78,9 +78,7 @@ def _column(packed: npt.NDArray[np.void], name: str, mask: npt.NDArray[np.bool_]
     width, count = TEXT_WIDTHS[name], len(packed)
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     valid = None if mask is None else pa.array(~mask).buffers()[1]
-    return pa.StringArray.from_buffers(
-        count, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(packed[name])), valid
-    )
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(packed[name])), valid)
 
 
 def enrich_batch(batch: pa.RecordBatch, fetch: Fetch, columns: tuple[str, ...], how: str) -> pa.RecordBatch:
@@ -88,9 +86,7 @@ def enrich_batch(batch: pa.RecordBatch, fetch: Fetch, columns: tuple[str, ...], 
     keys, rows = np.unique(batch.column("key").to_numpy(), return_inverse=True)
     values = fetch(pack_keys(keys))
     master = unpack_values(values, columns).take(pa.array(rows))
-    joined = pa.RecordBatch.from_arrays(
-        [*batch.columns, *master.columns], names=[*batch.schema.names, *master.schema.names]
-    )
+    joined = pa.RecordBatch.from_arrays([*batch.columns, *master.columns], names=[*batch.schema.names, *master.schema.names])
     if how == "left":
         return joined
     found = np.fromiter((value is not None for value in values), dtype=bool, count=len(values))

@@ -36,9 +36,7 @@ def held_bytes(root: object, *, without: Iterable[object] = ()) -> int:
             waiting.extend(thing)
         else:
             waiting.extend(getattr(thing, "__dict__", {}).values())
-            waiting.extend(
-                getattr(thing, name) for name in getattr(type(thing), "__slots__", ()) if hasattr(thing, name)
-            )
+            waiting.extend(getattr(thing, name) for name in getattr(type(thing), "__slots__", ()) if hasattr(thing, name))
     return total
 
 

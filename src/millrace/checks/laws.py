@@ -188,9 +188,7 @@ def sequence_numbers(make: Make, how: How) -> None:
     run = run_join(make, _paged(data), data.spec, cut(data.stream, [25]))
     for number, step in enumerate(run.steps):
         events = step.output.column("event").to_pylist()
-        require(
-            events == step.sequence.tolist(), f"step {number} put out {events} with numbers {step.sequence.tolist()}"
-        )
+        require(events == step.sequence.tolist(), f"step {number} put out {events} with numbers {step.sequence.tolist()}")
     _compare(run, expected(data.stream, data.relation, data.spec))
 
 
@@ -206,9 +204,7 @@ def entry_steps(make: Make, how: How) -> None:
     require(len(entered) == data.stream.num_rows, f"{len(entered)} entry steps for {data.stream.num_rows} tuples")
     for number, offered in enumerate(run.offered_before):
         before = int(np.count_nonzero(entered <= number))
-        require(
-            before <= offered, f"{before} tuples claim to have entered by step {number}; only {offered} were offered"
-        )
+        require(before <= offered, f"{before} tuples claim to have entered by step {number}; only {offered} were offered")
 
 
 def ledger(make: Make, how: How) -> None:
@@ -314,18 +310,14 @@ def bounded_output(make: Make, how: How) -> None:
     rows, tuples = 300, 300  # 90,000 pairs, more than a step may put out
     relation = pa.table({"id": [1] * rows, "price": np.zeros(rows), "name": ["x"] * rows})
     stream = pa.table({"event": np.arange(tuples), "product": [1] * tuples, "note": ["y"] * tuples})
-    spec = JoinSpec(
-        stream.schema, (("product", "id"),), how, ("event",), ("price",) if how in ("inner", "left") else ()
-    )
+    spec = JoinSpec(stream.schema, (("product", "id"),), how, ("event",), ("price",) if how in ("inner", "left") else ())
     for rows_per_page in (16, rows):
         run = run_join(make, MemoryRelation(relation, "id", rows_per_page), spec, cut(stream, [tuples]))
         most = max(step.output.num_rows for step in run.steps)
         require(most <= OUTPUT_ROWS, f"a step put out {most} rows; more than {OUTPUT_ROWS} must wait for the next step")
         each = {"inner": rows, "left": rows, "semi": 1, "anti": 0}[how]
         counts = np.bincount(run.sequence, minlength=tuples)
-        require(
-            np.all(counts == each), f"every tuple has {each} rows to come; they came out {set(counts.tolist())} times"
-        )
+        require(np.all(counts == each), f"every tuple has {each} rows to come; they came out {set(counts.tolist())} times")
 
 
 def wrong_keys(make: Make, how: How) -> None:

@@ -99,9 +99,7 @@ class Watched:
 
     def step(self) -> Step:
         if len(self.run.steps) >= self._step_limit:
-            raise BrokenLaw(
-                f"{self.join.pending} tuples still wait after {self._step_limit} steps: they may never leave"
-            )
+            raise BrokenLaw(f"{self.join.pending} tuples still wait after {self._step_limit} steps: they may never leave")
         before = self._waiting
         step = self.join.step()
         self._waiting -= step.counts.removed + step.counts.deferred

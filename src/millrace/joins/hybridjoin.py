@@ -88,9 +88,7 @@ class HybridJoin:
     (3, {'product': [3, 3], 'price': [30, 30]}, {'product': [1], 'price': [10]}, [(2, 1), (0, 1)])
     """
 
-    def __init__(
-        self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *, buffer_pages: int | None = None
-    ) -> None:
+    def __init__(self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *, buffer_pages: int | None = None) -> None:
         check_index(relation, "hybridjoin")
         sizing = _plan(relation, spec, budget, buffer_pages)
         self.buffer_pages = sizing.buffer_pages
@@ -110,6 +108,11 @@ class HybridJoin:
         self._reading: _Reading | None = None
         self._next_page = 0  # where the wanted key goes on
         self._look_ups = self._probes = 0  # since the last step
+
+    @property
+    def capacity(self) -> int:
+        """Tuples that can wait at once."""
+        return self._window.capacity
 
     @property
     def bytes_used(self) -> int:

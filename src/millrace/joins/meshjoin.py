@@ -97,6 +97,11 @@ class MeshJoin:
         self._probes = 0  # since the last step
 
     @property
+    def capacity(self) -> int:
+        """Tuples that can wait at once."""
+        return self._window.capacity
+
+    @property
     def bytes_used(self) -> int:
         return self._budget.used_bytes
 

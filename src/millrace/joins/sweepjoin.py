@@ -190,9 +190,7 @@ class _Pairs:
             return self._slots, self._first
         slots = np.empty(limit, np.int64)
         rows = np.empty(limit, np.int64)
-        pairs, self._tuple, self._row = _expand(
-            self._tuple, self._row, self._slots, self._first, self._count, slots, rows
-        )
+        pairs, self._tuple, self._row = _expand(self._tuple, self._row, self._slots, self._first, self._count, slots, rows)
         return slots[:pairs], rows[:pairs]
 
 

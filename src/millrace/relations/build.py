@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.core.errors import ParameterError, SchemaError, TableError
 from millrace.core.keys import KeyCodec
@@ -133,7 +132,6 @@ def finish(
         rows_per_page=rows_per_page,
         page_bytes=max(shard.max_page_bytes for shard in kept),
         null_keys=null_keys,
-        unique=all(shard.unique for shard in kept),
         index_checksum=index_checksum,
         shards=tuple(kept),
     )
@@ -167,8 +165,8 @@ def build_table(
         rows = table.take(pa.array(order))
         if plan.code_column == CODE_COLUMN:
             rows = rows.add_column(0, plan.stored_schema.field(0), pa.array(codes))
-        sample = rows.slice(0, 10_000).combine_chunks()
-        rows_per_page = plan_rows_per_page((sample.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)])[0], page_bytes)
+        sample = rows.slice(0, 10_000).combine_chunks().to_batches()
+        rows_per_page = plan_rows_per_page(sample[0], page_bytes) if sample else 1
         infos = []
         for number, (start, end) in enumerate(_cuts(codes, shards)):
             path = plan.version_folder / f"shard-{number:05d}.pages"
@@ -191,20 +189,3 @@ def _cuts(codes: np.ndarray[tuple[int], np.dtype[np.int64]], shards: int) -> lis
             place = int(np.searchsorted(codes, codes[place], "left"))
         places.append(max(places[-1], place))
     return list(zip(places, [*places[1:], len(codes)], strict=True))
-
-
-def add_codes(batch: pa.RecordBatch, plan: BuildPlan) -> pa.RecordBatch:
-    """The batch with its code column in front, where the table needs one."""
-    if plan.code_column != CODE_COLUMN:
-        return batch
-    codes = plan.codec.encode([batch.column(name) for name in plan.key]).codes
-    return pa.RecordBatch.from_arrays([pa.array(codes), *batch.columns], schema=plan.stored_schema)
-
-
-def count_nulls(batch: pa.RecordBatch, key: Sequence[str]) -> int:
-    """Rows with a null in a key column."""
-    mask = None
-    for name in key:
-        nulls = batch.column(name).is_null()
-        mask = nulls if mask is None else pc.or_(mask, nulls)
-    return int(pc.sum(mask).as_py() or 0)

@@ -1,9 +1,9 @@
 """A master table on disk: a folder of versions, each immutable, published by one atomic rename.
 
-    products/
-      manifest.json           the versions, oldest first: the only file that is ever replaced
-      v000001/index.arrow     one row per page of the version: where it is, its codes, its checksum, its buffers
-      v000001/shard-*.pages   the pages
+products/
+  manifest.json           the versions, oldest first: the only file that is ever replaced
+  v000001/index.arrow     one row per page of the version: where it is, its codes, its checksum, its buffers
+  v000001/shard-*.pages   the pages
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class TableVersion:
     rows_per_page: int
     page_bytes: int  # of the largest page
     null_keys: int  # rows left out because they can never match
-    unique: bool
     index_checksum: str
     shards: tuple[ShardInfo, ...]
 
@@ -56,6 +55,15 @@ class TableVersion:
     @property
     def bytes(self) -> int:
         return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def longest_run(self) -> int:
+        """Most rows with one key code."""
+        return max((shard.longest_run for shard in self.shards), default=0)
+
+    @property
+    def unique(self) -> bool:
+        return self.longest_run <= 1
 
     @property
     def codec(self) -> KeyCodec:
@@ -88,8 +96,7 @@ class TableVersion:
 
 
 _PLAIN = (
-    "number", "effective_at_us", "layout", "rows", "pages", "rows_per_page", "page_bytes", "null_keys", "unique",
-    "index_checksum",
+    "number", "effective_at_us", "layout", "rows", "pages", "rows_per_page", "page_bytes", "null_keys", "index_checksum",
 )  # fmt: skip
 
 

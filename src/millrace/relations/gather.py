@@ -19,8 +19,8 @@ from millrace.core.compiled import kernel
 
 def _loader(bits: int, result: Any) -> Any:
     @intrinsic
-    def load(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+    def load(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
             return builder.load(pointer, align=1)
 
@@ -36,10 +36,10 @@ load64 = _loader(64, types.int64)
 
 
 @intrinsic
-def copy_bytes(typing_context: Any, target: Any, source: Any, count: Any) -> Any:  # noqa: ARG001
+def copy_bytes(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
     """Copy `count` bytes from one address to another."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
         to = builder.inttoptr(arguments[0], pointer)
         origin = builder.inttoptr(arguments[1], pointer)
@@ -169,7 +169,7 @@ def copy_codes(addresses: Any, numbers: Any, sizes: Any, bases: Any, offsets: An
 
 @kernel
 def locate_pages(codes: Any, firsts: Any, lasts: Any, first: Any, last: Any) -> None:
-    """Pages whose codes enclose each code: from the first that ends at or behind it, to the last that starts at or before it."""
+    """Pages whose codes enclose each code: from the first that ends at or behind it to the last that starts by it."""
     pages = len(firsts)
     for i in range(len(codes)):
         code = codes[i]

@@ -69,9 +69,7 @@ class MemoryRelation:
             if name not in batch.schema.names:
                 raise SchemaError(f"the table has no column {name!r}; it has {', '.join(batch.schema.names)}")
         if isinstance(batch, pa.Table):
-            batch = pa.RecordBatch.from_arrays(
-                [column.combine_chunks() for column in batch.columns], schema=batch.schema
-            )
+            batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in batch.columns], schema=batch.schema)
         self.indexed = indexed
         self.codec = codec or KeyCodec(tuple(batch.schema.field(name).type for name in self.key))
         encoded = self.codec.encode([batch.column(name) for name in self.key])
@@ -96,9 +94,7 @@ class MemoryRelation:
 
     def read(self, first: int, count: int) -> MemoryRun:
         if first < 0 or count < 1 or first + count > self.pages:
-            raise ParameterError(
-                f"pages {first} to {first + count - 1} do not exist: the relation has {self.pages} pages"
-            )
+            raise ParameterError(f"pages {first} to {first + count - 1} do not exist: the relation has {self.pages} pages")
         self.reads.append((first, count))
         return MemoryRun(self, np.arange(first, first + count))
 

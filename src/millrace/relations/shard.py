@@ -1,8 +1,8 @@
 """Writing a shard: pages of a sorted table, one after the other, and a directory that says where they are.
 
-    shard file   | page 0        |pad| page 1        |pad| ...        every page starts at a 4 KiB boundary
-    page         Arrow IPC record batch message of at most `rows_per_page` rows
-    directory    one row per page: offset, bytes, rows, first and last code, checksum, offset of every column buffer
+shard file   | page 0        |pad| page 1        |pad| ...        every page starts at a 4 KiB boundary
+page         Arrow IPC record batch message of at most `rows_per_page` rows
+directory    one row per page: offset, bytes, rows, first and last code, checksum, offset of every column buffer
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 import xxhash
 
 from millrace.core.errors import ParameterError
+from millrace.core.step import Int64Array
 from millrace.relations.layout import buffer_offsets, column_layouts
 
 ALIGNMENT = 4096  # bytes: what O_DIRECT asks for, and what the memory system pages by
@@ -45,9 +46,13 @@ class ShardInfo:
     pages: int
     bytes: int
     max_page_bytes: int
-    unique: bool
+    longest_run: int  # most rows with one code
     first: int = 0
     last: int = 0
+
+    @property
+    def unique(self) -> bool:
+        return self.longest_run <= 1
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,7 +87,8 @@ class ShardWriter:
         self._left_rows = 0
         self._bytes = 0
         self._last: int | None = None
-        self._unique = True
+        self._run = 0  # rows with the last code so far
+        self._longest_run = 0
         self._file: IO[bytes] = open(self._partial, "wb", buffering=1 << 20)  # noqa: SIM115
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -104,9 +110,7 @@ class ShardWriter:
         rows = sum(page[3] for page in self._pages)
         widest = max((page[2] for page in self._pages), default=0)
         first, last = (self._pages[0][4], self._pages[-1][5]) if self._pages else (0, 0)
-        return ShardInfo(
-            self._path.name, rows, len(self._pages), self._bytes, _aligned(widest), self._unique, first, last
-        )
+        return ShardInfo(self._path.name, rows, len(self._pages), self._bytes, _aligned(widest), self._longest_run, first, last)
 
     def abort(self) -> None:
         """Leave nothing behind."""
@@ -121,20 +125,26 @@ class ShardWriter:
             return
         batch = self._left[0] if len(self._left) == 1 else pa.concat_batches(self._left)
         end = batch.num_rows - batch.num_rows % self._rows_per_page if whole_pages else batch.num_rows
-        self._check_order(batch.column(self._code))
+        self._follow(batch.column(self._code).slice(0, end).view(pa.int64()).to_numpy())
         for start in range(0, end, self._rows_per_page):
             self._page(batch.slice(start, min(self._rows_per_page, end - start)))
         rest = batch.slice(end)
         self._left = [rest] if rest.num_rows else []
         self._left_rows = rest.num_rows
 
-    def _check_order(self, column: pa.Array) -> None:
-        codes = column.view(pa.int64()).to_numpy()
-        steps = np.diff(codes)
-        if (steps < 0).any() and (codes[1:] < codes[:-1]).any():
+    def _follow(self, codes: Int64Array) -> None:
+        """Check the order of what is about to be written, and keep the longest run of equal codes."""
+        if len(codes) == 0:
+            return
+        if (codes[1:] < codes[:-1]).any() or (self._last is not None and codes[0] < self._last):
             raise ParameterError("rows of a shard must come sorted by code")
-        if (codes[1:] == codes[:-1]).any():
-            self._unique = False
+        edges = np.flatnonzero(codes[1:] != codes[:-1]) + 1
+        lengths = np.diff(np.concatenate(([0], edges, [len(codes)])))
+        if codes[0] == self._last:
+            lengths[0] += self._run
+        self._run = int(lengths[-1])
+        self._last = int(codes[-1])
+        self._longest_run = max(self._longest_run, int(lengths.max()))
 
     def _page(self, batch: pa.RecordBatch) -> None:
         message = batch.serialize()
@@ -142,9 +152,6 @@ class ShardWriter:
         buffers = buffer_offsets(decoded, message.address, self._layouts)
         codes = decoded.column(self._code).view(pa.int64())
         first, last = codes[0].as_py(), codes[-1].as_py()
-        if first == self._last:
-            self._unique = False
-        self._last = last
         self._file.write(message)
         self._pages.append((0, self._bytes, message.size, batch.num_rows, first, last, checksum(message), *buffers))
         padded = _aligned(message.size)
@@ -154,7 +161,7 @@ class ShardWriter:
     def _directory(self) -> pa.RecordBatch:
         buffers = sum(layout.buffers for layout in self._layouts)
         schema = directory_schema(buffers)
-        columns = list(zip(*self._pages, strict=True)) if self._pages else [[] for _ in schema]
+        columns = list(zip(*self._pages, strict=True)) if self._pages else [() for _ in schema]
         return pa.RecordBatch.from_arrays(
             [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
         )

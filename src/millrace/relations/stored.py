@@ -88,11 +88,11 @@ class StoredRun:
         return self._bytes_column(layout, where, validity, nulls)
 
     def _bytes_column(self, layout: ColumnLayout, where: Any, validity: pa.Buffer | None, nulls: int) -> pa.Array:
-        at, _, addresses, pages = where
+        at, inside, addresses, pages = where
         count = len(at)
         starts = np.empty(count, np.int32)
         ends = np.empty(count + 1, np.int64)
-        gather.measure_bytes(*where, self._relation.buffer_offsets(layout.buffer + 1), starts, ends)
+        gather.measure_bytes(at, inside, addresses, pages, self._relation.buffer_offsets(layout.buffer + 1), starts, ends)
         if ends[-1] > 2**31 - 1:
             raise TableError(
                 f"column {layout.name!r} has values too long to put out {count} of them at once; give less memory= or "
@@ -334,5 +334,5 @@ def _open_shard(path: Path, size: int, mode: ReadMode) -> int:
         try:
             return os.open(path, flags | os.O_DIRECT)
         except OSError as refused:
-            raise TableError(f"{path}: the file system has no direct reads ({refused}); use read='buffered' or 'mmap'") from None
+            raise TableError(f"{path}: the file system has no direct reads ({refused}); use read='buffered'") from None
     return os.open(path, flags)

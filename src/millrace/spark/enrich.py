@@ -5,21 +5,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, BooleanType, MapType, StringType, StructField, StructType
 
 from millrace.catalog import algorithm, make_join
 from millrace.core.budget import Budget, parse_bytes
 from millrace.core.errors import ParameterError, SchemaError
+from millrace.core.keys import KeyCodec
 from millrace.core.protocols import HOWS, How
+from millrace.relations.folder import now_us
 from millrace.spark.master import MasterTable
-from millrace.spark.registry import choose_mode, open_relation
+from millrace.spark.parquet import ParquetTable
+from millrace.spark.planned import PlannedTable
 from millrace.spark.reports import PREFIX
 from millrace.spark.schema import arrow_type, check_key_types, column_field
 from millrace.spark.task import EnrichTask, Shape, plan_group
@@ -28,11 +30,12 @@ _FOUND = "__millrace"
 _numbers = itertools.count(1)
 
 On = str | Sequence[Any] | Mapping[str, str]
+Pairs = tuple[tuple[str, str], ...]
 
 
 def enrich(
     stream: DataFrame,
-    table: MasterTable,
+    table: MasterTable | ParquetTable,
     on: On,
     *,
     how: str = "inner",
@@ -57,136 +60,143 @@ def enrich(
 
     Every error that can be seen beforehand is raised here, before anything runs.
     """
-    call = _Call.of(stream, table, on, how, columns, memory, strategy, read)
+    if how not in HOWS:
+        raise ParameterError(f"how must be one of {', '.join(HOWS)}; got {how!r}")
+    pairs = _pairs(on)
+    planned = _planned(stream, table, pairs, read)
+    call = _Call.of(stream, planned, pairs, how, columns, parse_bytes(memory), strategy)
     if partitions is not None:
         stream = _spread(stream, call.on, partitions)
-    task = call.task()
-    found = F.arrow_udf(task.keys_in, call.return_type()).asNondeterministic()
-    keys = [_column(stream, mine) for mine, _ in call.on]
-    joined = stream.withColumn(_FOUND, found(*keys, F.current_timestamp()))
-    stats = F.collect_list(F.col(f"{_FOUND}.stats")).alias("stats")
-    label = f"{PREFIX}{name or Path(table.path).name}#{next(_numbers)}"
-    joined = joined.observe(observation if observation is not None else label, stats)
-    return call.select(stream, joined)
+    label = observation if observation is not None else f"{PREFIX}{name or planned.name}#{next(_numbers)}"
+    return call.by_row(stream, label) if call.shape == "rows" else call.by_key(stream, label)
 
 
 @dataclass(frozen=True)
 class _Call:
     """An `enrich` call, checked."""
 
-    table: MasterTable
+    table: PlannedTable
     on: tuple[tuple[str, str], ...]
     how: How
     columns: dict[str, str]  # table column -> name in the output
+    key_types: tuple[pa.DataType, ...]
     memory_bytes: int
     strategy: str
-    read: str
-    key_fields: tuple[StructField, ...]
-    table_schema: pa.Schema
     shape: Shape
 
     @staticmethod
     def of(
-        stream: DataFrame, table: MasterTable, on: On, how: str, columns: Any, memory: int | str, strategy: str, read: str
+        stream: DataFrame, table: PlannedTable, on: Pairs, how: How, columns: Any, memory_bytes: int, strategy: str
     ) -> _Call:
-        if not isinstance(table, MasterTable):
-            raise ParameterError(f"the table must be a MasterTable; got {type(table).__name__}")
-        if how not in HOWS:
-            raise ParameterError(f"how must be one of {', '.join(HOWS)}; got {how!r}")
-        version = table.latest
-        pairs = _pairs(on, version.key)
-        fields = tuple(column_field(stream, mine, "stream") for mine, _ in pairs)
+        pairs = _in_key_order(on, table.key)
+        fields = [column_field(stream, mine, "stream") for mine, _ in pairs]
         check_key_types(fields)
-        pairs = tuple((field.name, theirs) for field, (_, theirs) in zip(fields, pairs, strict=True))
-        chosen = _columns(columns, version.schema, pairs, how)
-        shape: Shape = "flag" if how in ("semi", "anti") else "row" if version.unique else "rows"
         call = _Call(
-            table, pairs, cast(How, how), chosen, parse_bytes(memory), _strategy(strategy), read, fields, version.schema, shape
+            table=table,
+            on=tuple((field.name, theirs) for field, (_, theirs) in zip(fields, pairs, strict=True)),
+            how=how,
+            columns=_columns(columns, table.schema, pairs, how),
+            key_types=tuple(arrow_type(field.name, field.dataType) for field in fields),
+            memory_bytes=memory_bytes,
+            strategy=table.strategy if strategy == "auto" else algorithm(strategy).name,
+            shape="flag" if how in ("semi", "anti") else "row" if table.unique else "array" if table.few else "rows",
         )
-        call.check_budget()
+        call.try_out(call.task(stream))
         return call
 
-    def task(self) -> EnrichTask:
-        return EnrichTask(
-            open_table=partial(open_relation, self.table.path, read=self.read),
-            on=self.on,
-            key_types=tuple(arrow_type(field.name, field.dataType) for field in self.key_fields),
-            how=self.how,
-            columns=tuple(self.columns),
-            column_types=tuple(self.table_schema.field(column).type for column in self.columns),
-            shape=self.shape,
-            memory_bytes=self.memory_bytes,
-            strategy=self.strategy,
-        )
-
-    def check_budget(self) -> None:
-        """Make the join once, here: a budget that is too small, keys that can't be compared, damage to the index."""
-        version = self.table.latest
-        choose_mode(version, self.read)
-        relation = self.table.relation("buffered" if self.read == "auto" else cast(Any, self.read), version)
-        try:
-            task, budget = self.task(), Budget(self.memory_bytes)
-            spec = task.spec()
-            spec.check_against(relation)
-            plan_group(relation, spec, budget, self.shape)
-            make_join(self.strategy, relation, spec, budget)
-        finally:
-            relation.close()
-
-    def return_type(self) -> StructType:
-        stats = StructField("stats", StringType())
-        if self.shape == "flag":
-            return StructType([StructField("c0", BooleanType()), stats])
-        inner = [(name, _spark_type(self.table_schema.field(name).type)) for name in self.columns]
-        if self.shape == "row":
-            fields = [StructField(f"c{i}", kind) for i, (_, kind) in enumerate(inner, 1)]
-            return StructType([StructField("c0", BooleanType()), *fields, stats])
-        row = StructType([StructField(name, kind) for name, kind in inner])
-        return StructType([StructField("c0", ArrayType(row)), stats])
-
-    def select(self, stream: DataFrame, joined: DataFrame) -> DataFrame:
-        """Rows as the join says, and columns as Spark's own join would give them: the stream's, then the table's."""
-        mine = [_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
+    def task(self, stream: DataFrame) -> EnrichTask:
         if self.shape == "rows":
-            return self._exploded(joined, mine)
-        met = F.col(f"{_FOUND}.c0")
-        if self.how in ("inner", "semi"):
-            joined = joined.where(met)
-        elif self.how == "anti":
-            joined = joined.where(~met)
-        theirs = []
-        if self.shape == "row":
-            theirs = [F.col(f"{_FOUND}.c{i}").alias(name) for i, name in enumerate(self.columns.values(), 1)]
-        if not _unambiguous(stream):
-            return joined.select(*mine, *theirs).drop(_FOUND)
-        return joined.select(*mine, *theirs)
+            kinds = [arrow_type(field.name, field.dataType) for field in stream.schema]
+            schema = pa.schema([pa.field(f"s{i}", kind) for i, kind in enumerate(kinds)])
+            on = tuple((f"s{stream.columns.index(mine)}", theirs) for mine, theirs in self.on)
+        else:
+            schema = pa.schema([pa.field(f"k{i}", kind) for i, kind in enumerate(self.key_types)])
+            on = tuple((f"k{i}", theirs) for i, (_, theirs) in enumerate(self.on))
+        return EnrichTask(self.table, schema, on, self.how, tuple(self.columns), self.shape, self.memory_bytes, self.strategy)
 
-    def _exploded(self, joined: DataFrame, mine: list[Column]) -> DataFrame:
-        explode = F.explode if self.how == "inner" else F.explode_outer
-        opened = joined.withColumn(_FOUND, explode(F.col(f"{_FOUND}.c0")))
-        theirs = [F.col(_FOUND).getField(column).alias(name) for column, name in self.columns.items()]
-        return opened.select(*mine, *theirs).drop(_FOUND)
+    def try_out(self, task: EnrichTask) -> None:
+        """Make the join once, here: keys that can't be compared, a budget that is too small, damage to the index."""
+        KeyCodec(tuple(self.table.schema.field(name).type for name in self.table.key)).check(
+            [(mine, kind) for (mine, _), kind in zip(self.on, self.key_types, strict=True)]
+        )
+        relation = self.table.open(now_us(), tuple(self.columns))
+        budget, spec = Budget(self.memory_bytes), task.spec()
+        plan_group(relation, spec, budget, task)
+        make_join(self.strategy, relation, spec, budget)
+
+    def by_key(self, stream: DataFrame, label: Any) -> DataFrame:
+        """Keys to the workers, structs back; the stream's own columns stay where they are."""
+        found = F.arrow_udf(self.task(stream).keys_in, self._struct()).asNondeterministic()
+        keys = [_column(stream, mine) for mine, _ in self.on]
+        joined = stream.withColumn(_FOUND, found(*keys, F.current_timestamp()))
+        joined = joined.observe(label, F.collect_list(F.col(f"{_FOUND}.stats")).alias("stats"))
+        first = F.col(f"{_FOUND}.c0")
+        if self.shape == "array":
+            explode = F.explode if self.how == "inner" else F.explode_outer
+            joined, start = joined.withColumn(_FOUND, explode(first)), 0
+        else:
+            start = 1
+            if self.how != "left":
+                joined = joined.where(~first if self.how == "anti" else first)
+        mine = [_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
+        theirs = [F.col(f"{_FOUND}.c{i}").alias(name) for i, name in enumerate(self.columns.values(), start)]
+        selected = joined.select(*mine, *theirs)
+        return selected if _unambiguous(stream) else selected.drop(_FOUND)
+
+    def by_row(self, stream: DataFrame, label: Any) -> DataFrame:
+        """Whole rows to the workers, joined rows back. Columns go by position, under names of our own until the end."""
+        theirs = [
+            StructField(name, from_arrow_type(self.table.schema.field(column).type)) for column, name in self.columns.items()
+        ]
+        fields = [*stream.schema.fields, *theirs]
+        inside = [StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(fields)]
+        schema = StructType([*inside, StructField("real", BooleanType()), StructField("stats", StringType())])
+        joined = stream.withColumn(_FOUND, F.current_timestamp()).mapInArrow(self.task(stream).rows_in, schema)
+        joined = joined.observe(label, F.collect_list(F.col("stats")).alias("stats")).where(F.col("real"))
+        return joined.select(*[F.col(f"c{i}").alias(f.name, metadata=f.metadata) for i, f in enumerate(fields)])
+
+    def _struct(self) -> StructType:
+        kinds = [from_arrow_type(self.table.schema.field(name).type) for name in self.columns]
+        if self.shape == "array":
+            row = StructType([StructField(f"c{i}", kind) for i, kind in enumerate(kinds)])
+            fields = [StructField("c0", ArrayType(row))]
+        else:
+            fields = [StructField(f"c{i}", kind) for i, kind in enumerate([BooleanType(), *kinds])]
+        return StructType([*fields, StructField("stats", StringType())])
 
 
-def _pairs(on: On, key: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """`on` as (stream, table) pairs in the order of the table's key."""
+def _planned(stream: DataFrame, table: Any, on: Pairs, read: str) -> PlannedTable:
+    if isinstance(table, MasterTable):
+        return table.planned(stream, read)
+    if isinstance(table, ParquetTable):
+        return table.planned(stream, tuple(theirs for _, theirs in on))
+    raise ParameterError(f"the table must be a MasterTable or a ParquetTable; got {type(table).__name__}")
+
+
+def _pairs(on: On) -> Pairs:
+    """`on` as (stream column, table column) pairs."""
     if isinstance(on, str):
-        pairs = [(on, on)]
-    elif isinstance(on, Mapping):
+        return ((on, on),)
+    if isinstance(on, Mapping):
         pairs = list(on.items())
     elif isinstance(on, tuple) and len(on) == 2 and all(isinstance(part, str) for part in on):
-        pairs = [(on[0], on[1])]
-        if set(on) == set(key) and len(key) == 2:
-            pairs = [(name, name) for name in on]
+        pairs = [on]
     elif isinstance(on, Sequence):
-        pairs = [(part, part) if isinstance(part, str) else (part[0], part[1]) for part in on]
+        pairs = [(part, part) if isinstance(part, str) else tuple(part) for part in on]
     else:
+        pairs = []
+    if not pairs or any([type(part) for part in pair] != [str, str] for pair in pairs):
         raise ParameterError(f"on must be a column, a list, a pair or a dict of stream -> table columns; got {on!r}")
-    theirs = {table: mine for mine, table in pairs}
-    if set(theirs) != set(key) or len(pairs) != len(key):
+    return tuple((mine, theirs) for mine, theirs in pairs)
+
+
+def _in_key_order(on: Pairs, key: tuple[str, ...]) -> Pairs:
+    """The pairs in the order of the table's key, which they must name in full."""
+    theirs = {table: mine for mine, table in on}
+    if set(theirs) != set(key) or len(on) != len(key):
         raise SchemaError(
             f"on must give a stream column for each key column of the table ({', '.join(key)}); got "
-            f"{', '.join(table for _, table in pairs)}"
+            f"{', '.join(f'{mine} -> {table}' for mine, table in on)}"
         )
     return tuple((theirs[name], name) for name in key)
 
@@ -211,19 +221,6 @@ def _columns(
     return chosen
 
 
-def _strategy(strategy: str) -> str:
-    if strategy == "auto":
-        return "sweepjoin"
-    algorithm(strategy)
-    return strategy
-
-
-def _spark_type(kind: pa.DataType) -> Any:
-    from pyspark.sql.pandas.types import from_arrow_type
-
-    return from_arrow_type(kind)
-
-
 def _column(frame: DataFrame, name: str) -> Column:
     return frame["`" + name.replace("`", "``") + "`"]
 
@@ -243,4 +240,3 @@ def _spread(stream: DataFrame, on: tuple[tuple[str, str], ...], partitions: int)
         missing = missing | key.isNull()
     others = [_column(stream, field.name) for field in stream.schema if not isinstance(field.dataType, MapType)]
     return stream.repartition(partitions, F.when(missing, F.xxhash64(*others)).otherwise(F.xxhash64(*keys)))
-

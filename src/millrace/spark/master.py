@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,12 @@ from millrace.relations.folder import TableVersion, now_us, read_versions, versi
 from millrace.relations.layout import CODE_COLUMN
 from millrace.relations.shard import ShardInfo, plan_rows_per_page, write_shard
 from millrace.relations.stored import ReadMode, StoredRelation
+from millrace.spark.pins import batch_identity, pinned_version
+from millrace.spark.planned import PlannedTable
+from millrace.spark.registry import choose_mode, open_relation
 from millrace.spark.schema import arrow_schema, check_key_types, column_field
 
-_REPORT = StructType([StructField("shard", StringType(), False), StructField("partition", LongType(), False)])
+_REPORT = StructType([StructField("shard", StringType()), StructField("partition", LongType())])
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,8 @@ class MasterTable:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = str(path)
-        self._versions = read_versions(Path(path))
+        self.path = str(Path(path).absolute())
+        self._versions = read_versions(Path(self.path))
 
     @classmethod
     def open(cls, path: str | Path) -> MasterTable:
@@ -116,6 +120,17 @@ class MasterTable:
     def describe(self) -> Description:
         """Rows, pages, bytes, key, layout, versions."""
         return Description(self.path, len(self._versions), self.latest)
+
+    def planned(self, stream: DataFrame, read: str) -> PlannedTable:
+        """For `enrich`: the version follows from the time of each batch, or is pinned where that can't be known."""
+        version, number = self.latest, None
+        identity = None if stream.isStreaming else batch_identity(stream.sparkSession)
+        if identity is not None:
+            number = pinned_version(Path(self.path), identity, version.number)
+            version = next((one for one in self._versions if one.number == number), version)
+        choose_mode(version, read)
+        opened = partial(open_relation, self.path, read=read, number=number)
+        return PlannedTable(Path(self.path).name, version.schema, version.key, version.longest_run, "sweepjoin", opened)
 
     def relation(self, mode: ReadMode = "mmap", version: TableVersion | None = None) -> StoredRelation:
         """The table as a relation, for joins in this process."""

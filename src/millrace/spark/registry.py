@@ -36,8 +36,10 @@ def versions_of(path: str) -> list[TableVersion]:
     return known[1]
 
 
-def open_relation(path: str, timestamp_us: int, read: str, number: int | None = None) -> StoredRelation:
-    """The relation that a batch of this time joins with, or version `number` of it."""
+def open_relation(
+    path: str, timestamp_us: int, columns: tuple[str, ...] = (), *, read: str = "auto", number: int | None = None
+) -> StoredRelation:
+    """The relation that a batch of this time joins with, or version `number` of it. All columns can be had at no cost."""
     versions = versions_of(path)
     if number is None:
         version = version_at(versions, timestamp_us)
@@ -62,7 +64,7 @@ def choose_mode(version: TableVersion, read: str) -> ReadMode:
     if read != "auto":
         if read not in READ_MODES:
             raise ParameterError(f"read must be one of auto, {', '.join(READ_MODES)}; got {read!r}")
-        return read  # type: ignore[return-value]
+        return read
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and version.bytes > limit // 2:
         return "direct"  # a limit on address space, as spark.executor.pyspark.memory sets it, leaves no room to map

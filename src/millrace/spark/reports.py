@@ -63,10 +63,10 @@ def reports(source: Any) -> list[BatchReport]:
         return [report for progress in source.recentProgress for report in reports(progress)]
     metrics = getattr(source, "observedMetrics", None)
     if metrics is None:
-        raise MillraceError(f"reports are made of a streaming query, its progress, or an Observation; got {type(source).__name__}")
-    return [
-        _report(name, source.batchId, row["stats"]) for name, row in metrics.items() if str(name).startswith(PREFIX)
-    ]
+        raise MillraceError(
+            f"reports come from a streaming query, its progress, or an Observation; got {type(source).__name__}"
+        )
+    return [_report(name, source.batchId, row["stats"]) for name, row in metrics.items() if str(name).startswith(PREFIX)]
 
 
 def _report(name: str, batch_id: int | None, texts: Iterable[str]) -> BatchReport:

@@ -34,7 +34,7 @@ def column_field(frame: DataFrame, name: str, what: str) -> StructField:
     if not fields:
         raise SchemaError(f"the {what} has no column {name!r}; it has {', '.join(frame.columns)}")
     if len(fields) > 1:
-        raise SchemaError(f"the {what} has {len(fields)} columns {name!r}: rename all but one, so that it is clear which is meant")
+        raise SchemaError(f"the {what} has {len(fields)} columns {name!r}: rename all but one of them")
     return fields[0]
 
 

@@ -1,9 +1,10 @@
-"""What runs inside a task: the join is offered the task's rows, stepped until it is empty, and its rows put in order.
+"""What runs inside a task: the join is offered the task's rows, stepped until it is empty, and its rows put out.
 
-    key batches -> [ group ] -> offer, step, step ... -> rows in page order -> rows in stream order -> struct batches
+    keys_in   key batches -> [ group ] -> offer, step, step ... -> rows in page order -> structs in stream order
+    rows_in   row batches -> offer, step, step ...              -> joined rows, in the order they are found
 
-Two hosts share it. `keys_in` gets key columns and gives one struct per row (iterator `arrow_udf`): the stream's own columns
-stay in the JVM. `rows_in` gets whole rows and gives joined rows (`mapInArrow`).
+`keys_in` is the function of an iterator `arrow_udf`: the stream's own columns stay in the JVM. `rows_in` is that of a
+`mapInArrow`, for tables with so many rows to a key that matches can't be held back.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from millrace.catalog import make_join
 from millrace.core.budget import Budget
 from millrace.core.errors import SchemaError, TableVersionError
 from millrace.core.ledger import Ledger
-from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
-from millrace.core.step import Int64Array
+from millrace.core.protocols import How, JoinSpec, Relation
+from millrace.core.step import Int64Array, Step
+from millrace.spark.planned import MAX_ARRAY_ROWS, PlannedTable
 from millrace.structures.window import row_bytes
 
 EMIT_ROWS = 32_768
@@ -29,56 +31,59 @@ _COPIES = 2.5  # what a row of the output takes while it is put in stream order:
 _REORDER_SHARE = 2  # half of the budget for that
 _MAX_GROUP_ROWS = 1 << 20
 
-Shape = Literal["flag", "row", "rows"]
+Shape = Literal["flag", "row", "array", "rows"]
 
 
 @dataclass(frozen=True)
 class EnrichTask:
-    """All that a task needs to know; travels to the workers with the function."""
+    """All that a task needs to know; travels to the workers with the function.
 
-    open_table: Callable[[int], Relation]  # timestamp in microseconds -> relation
+    `shape` says what goes back to the JVM for a stream row: whether it matched (`flag`), its one match (`row`), an array of
+    its few matches (`array`), or joined rows instead of it (`rows`).
+    """
+
+    table: PlannedTable
+    stream_schema: pa.Schema  # keys only, except for `rows`
     on: tuple[tuple[str, str], ...]
-    key_types: tuple[pa.DataType, ...]
     how: How
     columns: tuple[str, ...]
-    column_types: tuple[pa.DataType, ...]
     shape: Shape
     memory_bytes: int
     strategy: str
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def spec(self) -> JoinSpec:
-        schema = pa.schema([pa.field(name, kind) for (name, _), kind in zip(self.on, self.key_types, strict=True)])
-        how: How = "inner" if self.columns_out else "semi"
-        return JoinSpec(schema, self.on, how, (), self.columns)
-
-    @property
-    def columns_out(self) -> bool:
-        return self.shape != "flag"
+        if self.shape == "rows":
+            return JoinSpec(self.stream_schema, self.on, self.how, tuple(self.stream_schema.names), self.columns)
+        how: How = "semi" if self.shape == "flag" else "inner"
+        return JoinSpec(self.stream_schema, self.on, how, (), self.columns)
 
     def check(self, relation: Relation) -> None:
         """The version that this batch sees still is what the query was planned for."""
-        for name, kind in zip(self.columns, self.column_types, strict=True):
+        for name in (*self.columns, *self.table.key):
+            kind = self.table.schema.field(name).type
             if name not in relation.schema.names or relation.schema.field(name).type != kind:
                 raise SchemaError(
                     f"the table's column {name!r} is not {kind} any more in the version of this batch; start the query again"
                 )
-        if self.shape == "row" and not getattr(relation, "unique", False):
+        most = {"row": 1, "array": MAX_ARRAY_ROWS}.get(self.shape)
+        version = getattr(relation, "version", None)
+        if most is not None and version is not None and version.longest_run > most:
             raise TableVersionError(
-                "the table had unique keys when this query was planned and has duplicates in the version of this batch; "
-                "start the query again"
+                f"a key had at most {most} rows in the table when this query was planned and has {version.longest_run} in the "
+                "version of this batch; start the query again"
             )
 
     def keys_in(self, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        """The iterator `arrow_udf`: (key columns ..., timestamp of the batch) in, one struct per row out."""
+        """(key columns ..., timestamp of the batch) in, one struct per row out."""
         group: list[tuple[pa.Array, ...]] = []
         rows = 0
-        host: GroupHost | None = None
+        host: TaskHost | None = None
         for columns in batches:
             if len(columns[0]) == 0:
                 continue
             if host is None:
-                host = GroupHost(self, columns[-1][0].value)
+                host = TaskHost(self, columns[-1][0].value)
             group.append(columns[:-1])
             rows += len(columns[0])
             while rows >= host.group_rows:
@@ -89,57 +94,72 @@ class EnrichTask:
                 yield from host.run(group)
             host.close()
 
+    def rows_in(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """(stream columns ..., timestamp of the batch) in; (stream and table columns ..., is a row, stats) out."""
+        host: TaskHost | None = None
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if host is None:
+                host = TaskHost(self, batch.column(batch.num_columns - 1)[0].value)
+            rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self.stream_schema)
+            for step in host.feed(rows):
+                yield from _rows_out(step.output)
+        if host is not None:
+            for step in host.drain():
+                yield from _rows_out(step.output)
+            yield _stats_row(host.output_schema, host.stats())
+            host.close()
 
-class GroupHost:
-    """Runs groups of rows through one join, in one task."""
+
+class TaskHost:
+    """One join in one task, with its ledger."""
 
     def __init__(self, task: EnrichTask, timestamp_us: int) -> None:
         self._task = task
-        self._relation = task.open_table(timestamp_us)
+        self._relation = task.table.open(timestamp_us, task.columns)
         task.check(self._relation)
         self._budget = Budget(task.memory_bytes)
         self._spec = task.spec()
-        self.group_rows = plan_group(self._relation, self._spec, self._budget, task.shape)
+        self.group_rows = plan_group(self._relation, self._spec, self._budget, task)
         parameters = dict(task.parameters)
-        if task.strategy == "sweepjoin":
+        if task.strategy == "sweepjoin" and task.shape != "rows":
             parameters.setdefault("window_tuples", self.group_rows)
-        self._join: SemiStreamJoin = make_join(task.strategy, self._relation, self._spec, self._budget, **parameters)
+        self._join = make_join(task.strategy, self._relation, self._spec, self._budget, **parameters)
         self._ledger = Ledger()
         self._reported = Ledger().totals
         self._base = 0
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self._spec.output_schema(self._relation)
+
+    def feed(self, batch: pa.RecordBatch) -> Iterator[Step]:
+        """Offer all of a batch, stepping whenever there is no room."""
+        offered = self._join.offer(batch)
+        while offered < batch.num_rows:
+            yield self._step()
+            offered += self._join.offer(batch.slice(offered))
+
+    def drain(self) -> Iterator[Step]:
+        """Step until nobody waits."""
+        while self._join.pending:
+            yield self._step()
 
     def run(self, group: list[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         """Join a group and give its structs in the order of the rows; the last one carries the counts of the group."""
         keys = [pa.concat_arrays([c[i] for c in group]) if len(group) > 1 else group[0][i] for i in range(len(group[0]))]
         batch = pa.RecordBatch.from_arrays(keys, schema=self._spec.stream_schema)
-        rows = batch.num_rows
-        sequence, output = self._drain(batch)
-        sequence -= self._base
-        self._base += rows
-        yield from _ordered(self._task, rows, sequence, output, self._stats())
+        steps = [step for stage in (self.feed(batch), self.drain()) for step in stage if len(step.sequence)]
+        sequence = np.concatenate([np.zeros(0, np.int64), *(step.sequence for step in steps)]) - self._base
+        parts = [step.output for step in steps] or [_empty(self.output_schema)]
+        output = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        del steps, parts
+        self._base += batch.num_rows
+        yield from _ordered(self._task.shape, batch.num_rows, sequence, output, self.stats())
 
-    def close(self) -> None:
-        pa.default_memory_pool().release_unused()
-
-    def _drain(self, batch: pa.RecordBatch) -> tuple[Int64Array, pa.RecordBatch]:
-        """Matches of the whole group, in the order the join found them."""
-        schema = self._spec.output_schema(self._relation)
-        outputs = [pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)]
-        sequences, offered = [np.zeros(0, np.int64)], 0
-        while offered < batch.num_rows or self._join.pending:
-            if offered < batch.num_rows:
-                offered += self._join.offer(batch.slice(offered))
-            step = self._join.step()
-            self._ledger.post(step.counts, self._join.pending)
-            if len(step.sequence):
-                outputs.append(step.output)
-                sequences.append(step.sequence)
-        if len(outputs) == 2:
-            return sequences[1], outputs[1]
-        return np.concatenate(sequences), pa.concat_batches(outputs)
-
-    def _stats(self) -> str:
-        """Counts since the group before, as JSON."""
+    def stats(self) -> str:
+        """Counts since the last call, as JSON."""
         totals, before = self._ledger.totals.as_dict(), self._reported.as_dict()
         self._reported = self._ledger.totals
         counts: dict[str, Any] = {name: totals[name] - before[name] for name in totals}
@@ -151,20 +171,29 @@ class GroupHost:
             "strategy": self._task.strategy,
         }
         take = getattr(self._relation, "take_io_counts", None)
-        if take is not None:
-            counts |= take()
-        return json.dumps(counts)
+        return json.dumps(counts | (take() if take is not None else {}))
+
+    def close(self) -> None:
+        pa.default_memory_pool().release_unused()
+
+    def _step(self) -> Step:
+        step = self._join.step()
+        self._ledger.post(step.counts, self._join.pending)
+        return step
 
 
-def plan_group(relation: Relation, spec: JoinSpec, budget: Budget, shape: Shape) -> int:
-    """Rows joined at a time, and the part of the budget that putting them in order takes."""
+def plan_group(relation: Relation, spec: JoinSpec, budget: Budget, task: EnrichTask) -> int:
+    """Rows joined at a time, and the part of the budget that putting them in order takes; `rows` are not put in order."""
+    if task.shape == "rows":
+        return _MAX_GROUP_ROWS
     share = budget.memory_bytes // _REORDER_SHARE
     found = row_bytes(pa.schema([relation.schema.field(name) for name in spec.columns]))
     if spec.columns and relation.rows:
         found = max(found, relation.pages * relation.page_bytes // relation.rows)
-    row = int(_COPIES * found) + 2 * row_bytes(spec.stream_schema) + 40
+    matches = (task.table.longest_run or 1) if task.shape == "array" else 1
+    row = int(_COPIES * found * matches) + 2 * row_bytes(spec.stream_schema) + 40
     rows = max(1, min(share // row, _MAX_GROUP_ROWS))
-    budget.reserve("rows being put in order", min(share, rows * row))
+    budget.reserve("rows being put in order", rows * row)
     return rows
 
 
@@ -183,18 +212,16 @@ def _cut(group: list[tuple[pa.Array, ...]], rows: int) -> tuple[list[Any], list[
     return head, rest, left
 
 
-def _ordered(
-    task: EnrichTask, rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str
-) -> Iterator[pa.Array]:
-    """Structs (found, columns ..., stats), or (rows, stats) where a key may have several rows, in stream order."""
-    if task.shape == "rows":
+def _ordered(shape: Shape, rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str) -> Iterator[pa.Array]:
+    """Structs (found, columns ..., stats), or (array of matches, stats), in stream order."""
+    if shape == "array":
         order = np.argsort(sequence, kind="stable")
         starts = np.searchsorted(sequence[order], np.arange(rows + 1))
         yield from _slices(rows, stats, lambda start, end: [_lists(output, order, starts[start : end + 1])])
         return
     found = np.zeros(rows, np.bool_)
     found[sequence] = True
-    if task.shape == "flag":
+    if shape == "flag":
         yield from _slices(rows, stats, lambda start, end: [pa.array(found[start:end])])
         return
     places = np.zeros(rows, np.int64)
@@ -210,8 +237,7 @@ def _ordered(
 def _lists(output: pa.RecordBatch, order: Int64Array, starts: Int64Array) -> pa.Array:
     """One list of structs per row."""
     rows = output.take(pa.array(order[starts[0] : starts[-1]]))
-    fields = [pa.field(f.name, f.type) for f in output.schema]
-    structs = pa.StructArray.from_arrays(rows.columns, fields=fields)
+    structs = pa.StructArray.from_arrays(rows.columns, [f"c{i}" for i in range(len(rows.columns))])
     return pa.ListArray.from_arrays(pa.array(starts - starts[0], pa.int32()), structs)
 
 
@@ -223,3 +249,23 @@ def _slices(rows: int, stats: str, columns: Callable[[int, int], Sequence[pa.Arr
         notes = pa.concat_arrays([pa.nulls(end - start - 1, pa.utf8()), pa.array(last, pa.utf8())])
         names = [f"c{i}" for i in range(len(arrays))]
         yield pa.StructArray.from_arrays([*arrays, notes], [*names, "stats"])
+
+
+def _rows_out(output: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for start in range(0, output.num_rows, EMIT_ROWS):
+        part = output.slice(start, EMIT_ROWS)
+        real = pa.array(np.ones(part.num_rows, np.bool_))
+        yield _positional([*part.columns, real, pa.nulls(part.num_rows, pa.utf8())])
+
+
+def _stats_row(schema: pa.Schema, stats: str) -> pa.RecordBatch:
+    """A row that is none: it carries the counts of the task and is dropped behind them."""
+    return _positional([*(pa.nulls(1, f.type) for f in schema), pa.array([False]), pa.array([stats])])
+
+
+def _positional(columns: list[pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(columns, [f"c{i}" for i in range(len(columns))])
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)

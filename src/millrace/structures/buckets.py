@@ -1,8 +1,8 @@
 """The window kept by page: for every page of the relation, the list of tuples that wait for it.
 
-    head [ page 0 | page 1 | ... ]   first waiting slot of each page, or -1
-    next [ slot 0 | slot 1 | ... ]   the one behind it
-    first, last                      pages that a slot still has to meet (more than one when its key's rows cross pages)
+head [ page 0 | page 1 | ... ]   first waiting slot of each page, or -1
+next [ slot 0 | slot 1 | ... ]   the one behind it
+first, last                      pages that a slot still has to meet (more than one when its key's rows cross pages)
 """
 
 from __future__ import annotations

@@ -105,13 +105,25 @@ class Window:
         spare = self._row_limit / 3 - self.rows.bytes_held
         room = int(spare / row_bytes)
         if room < 1 and self.pending == 0:
-            needed = int(self._budget.memory_bytes + 3 * row_bytes * min(batch.num_rows, 1024))
+            self._make_room(int(row_bytes) + 1)
+            return 1
+        return max(0, room)
+
+    def _make_room(self, row_bytes: int) -> None:
+        """A row longer than planned is to wait alone: take what it needs from what is free in the budget."""
+        budget, wanted = self._budget, 3 * row_bytes
+        short = wanted - self._row_limit - budget.free_bytes
+        if short > 0:
+            # enough if more memory stays free (three quarters of it do), and if it goes to the slots in their proportion
+            in_proportion = budget.memory_bytes * (wanted - self._row_limit) // self._row_limit
+            needed = budget.memory_bytes + max(-(-short * 4 // 3), in_proportion)
             raise BudgetError(
-                f"the memory budget of {self._budget.memory_bytes} bytes is too small for stream rows of {int(row_bytes)} "
-                f"bytes; give memory={needed} or more",
+                f"the memory budget of {budget.memory_bytes} bytes is too small for stream rows of {row_bytes} bytes; "
+                f"give memory={needed} or more",
                 needed,
             )
-        return max(0, room)
+        self._row_limit = wanted
+        budget.reserve("window rows", wanted)
 
 
 def _kept_columns(relation: Relation, spec: JoinSpec) -> list[str]:

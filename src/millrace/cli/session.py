@@ -1,0 +1,148 @@
+"""The local Spark session of a command: quiet, in UTC, on the Python that runs the command, gone without a trace afterwards."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from millrace.core.errors import MillraceError
+
+DEBUG = "MILLRACE_DEBUG"
+LOG_FILE = "spark.log"
+_STOP_SECONDS = 20.0
+
+
+def debugging() -> bool:
+    """Whether tracebacks and Spark's own messages are wanted."""
+    return os.environ.get(DEBUG, "") not in ("", "0", "false")
+
+
+def require_spark() -> None:
+    """An error that says what to install where Spark is missing."""
+    try:
+        import pyspark  # noqa: F401
+    except ModuleNotFoundError:
+        raise MillraceError("this command needs Spark, which is not installed: pip install 'millrace[spark]'") from None
+
+
+@contextmanager
+def local_session(scratch: Path, *, driver_memory: str = "2g", brief: bool = False) -> Iterator[Any]:
+    """A Spark session on all cores of this machine, stopped at the end together with its JVM.
+
+    `brief` is for work of less than a minute: the JVM compiles quickly rather than well.
+
+    `scratch` takes what Spark writes on the side and what the JVM says; the caller removes it. A session that is already
+    running in this process is used as it is and left running.
+    """
+    require_spark()
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    spark = _start(scratch, _settings(scratch, driver_memory, brief))
+    try:
+        yield spark
+    finally:
+        with uninterrupted():
+            _stop(spark)
+
+
+def _start(scratch: Path, settings: dict[str, str]) -> Any:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    # Workers must run the Python that has millrace; Spark would take the first python3 of the PATH.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    conf = SparkConf().setAll(list(settings.items()))
+    log = scratch / LOG_FILE
+    try:
+        with open(log, "wb") as output:
+            streams = {} if debugging() else {"stdout": output, "stderr": subprocess.STDOUT}
+            gateway = launch_gateway(conf, streams)
+        context = SparkContext(conf=conf, gateway=gateway)
+    except (OSError, PySparkException) as failed:
+        raise MillraceError(f"Spark did not start: {_last_words(log) or failed}; run `millrace doctor`") from failed
+    context.setLogLevel("WARN" if debugging() else "ERROR")
+    _keep_signals_plain()
+    return SparkSession(context)
+
+
+def _settings(scratch: Path, driver_memory: str, brief: bool) -> dict[str, str]:
+    java = [f'"-Djava.io.tmpdir={scratch}"', *(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"] if brief else [])]
+    return {
+        "spark.master": "local[*]",
+        "spark.app.name": "millrace",
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": " ".join(java),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "spark-warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+    }
+
+
+def _keep_signals_plain() -> None:
+    """Take back the SIGINT handler that Spark installed: it would call the JVM while another call may be under way."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not debugging():
+        # py4j logs an interrupted call, with traceback, to the root logger; a handler there keeps it off the terminal.
+        logging.getLogger().addHandler(logging.NullHandler())
+
+
+def _stop(spark: Any) -> None:
+    """Stop the session, then the JVM, so that nothing writes into `scratch` any more."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    spark.stop()
+    if gateway is None or process is None:
+        return
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    process.stdin.close()  # the JVM ends when its input does
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Cleaning up is not to be cut short by a second Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _last_words(log: Path) -> str:
+    """The line of the JVM's output that most likely says what went wrong."""
+    if not log.exists():
+        return ""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if "JAVA_HOME" in line or "Error" in line or "Exception" in line]
+    return (telling or lines or [""])[-1]

@@ -1,0 +1,69 @@
+"""Small relations and streams for the tests of single joins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.core.drive import drive
+from millrace.core.ledger import Ledger
+from millrace.core.protocols import How, JoinSpec, SemiStreamJoin
+from millrace.core.step import Step
+from millrace.relations.memory import MemoryRelation
+
+HOWS: tuple[How, ...] = ("inner", "left", "semi", "anti")
+
+
+def relation_of(keys: Sequence[int], rows_per_page: int = 2, *, indexed: bool = True) -> MemoryRelation:
+    """Rows (id, row), where row counts from 0 in the given order."""
+    rows = pa.table({"id": pa.array(keys, pa.int64()), "row": pa.array(range(len(keys)), pa.int64())})
+    return MemoryRelation(rows, "id", rows_per_page, indexed=indexed)
+
+
+def stream_of(keys: Sequence[int | None]) -> pa.RecordBatch:
+    """Tuples (event, key), where event counts from 0."""
+    return pa.record_batch({"event": pa.array(range(len(keys)), pa.int64()), "key": pa.array(keys, pa.int64())})
+
+
+def spec_of(how: How = "inner") -> JoinSpec:
+    columns = ("row",) if how in ("inner", "left") else ()
+    return JoinSpec(stream_of([]).schema, (("key", "id"),), how, ("event",), columns)
+
+
+def rows_of(steps: Iterable[Step]) -> list[tuple[Any, ...]]:
+    """All rows put out, sorted; nulls first."""
+    rows = [tuple(row.values()) for step in steps for row in step.output.to_pylist()]
+    return sorted(rows, key=lambda row: tuple((value is not None, value) for value in row))
+
+
+def expected(keys: Sequence[int | None], relation_keys: Sequence[int], how: How) -> list[tuple[Any, ...]]:
+    """The same rows by nested loops."""
+    rows: list[tuple[Any, ...]] = []
+    for event, key in enumerate(keys):
+        found = [row for row, other in enumerate(relation_keys) if key is not None and other == key]
+        if how == "inner" or (how == "left" and found):
+            rows += [(event, row) for row in found]
+        elif how == "left":
+            rows.append((event, None))
+        elif (how == "semi") == bool(found):
+            rows.append((event,))
+    return rows
+
+
+def joined(join: SemiStreamJoin, batches: Iterable[pa.RecordBatch], steps_per_batch: int | None = 1) -> list[Step]:
+    """Run to the end; the ledger is checked after every step."""
+    return list(drive(join, batches, ledger=Ledger(), steps_per_batch=steps_per_batch))
+
+
+def drained(join: SemiStreamJoin) -> list[Step]:
+    """Step until nothing waits."""
+    steps = []
+    while join.pending:
+        steps.append(join.step())
+    return steps
+
+
+def cut(batch: pa.RecordBatch, size: int) -> list[pa.RecordBatch]:
+    return [batch.slice(at, size) for at in range(0, batch.num_rows, size)]

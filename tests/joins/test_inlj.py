@@ -1,0 +1,93 @@
+"""Index nested loop join: what only it promises."""
+
+from __future__ import annotations
+
+import pytest
+from tests.joins.examples import HOWS, cut, expected, joined, relation_of, rows_of, spec_of, stream_of
+
+from millrace.core.budget import Budget
+from millrace.core.drive import total
+from millrace.core.errors import BudgetError, ParameterError, StrategyError
+from millrace.core.protocols import How
+from millrace.joins.inlj import IndexNestedLoopJoin
+
+RELATION = [0, 2, 2, 2, 2, 2, 4, 6, 8, 8]
+STREAM = [2, None, 8, 3, 2, 99, 6, -1]
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("tuples_per_step", [1, 3, 100])
+def test_it_joins_exactly(how: How, tuples_per_step: int) -> None:
+    join = IndexNestedLoopJoin(relation_of(RELATION), spec_of(how), Budget("64k"), tuples_per_step=tuples_per_step)
+    assert rows_of(joined(join, cut(stream_of(STREAM), 3))) == expected(STREAM, RELATION, how)
+    assert join.pending == 0
+
+
+def test_a_step_takes_one_tuple() -> None:
+    join = IndexNestedLoopJoin(relation_of(RELATION), spec_of(), Budget("64k"))
+    assert join.offer(stream_of([4, 6])) == 1
+    assert join.offer(stream_of([4, 6])) == 0
+    step = join.step()
+    assert (step.counts.tuples_in, step.counts.index_reads, step.counts.pages_read, step.counts.removed) == (1, 1, 1, 1)
+
+
+def test_nothing_is_shared_between_the_tuples_of_a_step() -> None:
+    relation = relation_of(RELATION)
+    join = IndexNestedLoopJoin(relation, spec_of(), Budget("64k"), tuples_per_step=8)
+    counts = total(joined(join, [stream_of([4, 4, 4])]))
+    assert relation.reads == [(3, 1)] * 3
+    assert (counts.pages_read, counts.seeks, counts.probes) == (3, 3, 3)
+
+
+def test_all_pages_of_a_key_are_read_one_after_the_other() -> None:
+    relation = relation_of(RELATION)
+    counts = total(joined(IndexNestedLoopJoin(relation, spec_of(), Budget("64k")), [stream_of([2])]))
+    assert relation.reads == [(0, 1), (1, 1), (2, 1)]
+    assert (counts.matches, counts.seeks) == (5, 1)
+
+
+def test_a_key_between_two_pages_costs_no_read() -> None:
+    relation = relation_of([0, 1, 5, 6])
+    counts = total(joined(IndexNestedLoopJoin(relation, spec_of(), Budget("64k")), [stream_of([3, 99, -4])]))
+    assert relation.reads == []
+    assert counts.absent_keys == 3
+
+
+def test_a_key_missing_inside_a_page_costs_one_read() -> None:
+    relation = relation_of([0, 4, 5, 6])
+    counts = total(joined(IndexNestedLoopJoin(relation, spec_of(), Budget("64k")), [stream_of([3])]))
+    assert relation.reads == [(0, 1)]
+    assert counts.absent_keys == 1
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_key_with_more_rows_than_a_step_puts_out_goes_on_without_reading_again(how: How) -> None:
+    keys = [1] * 1000
+    relation = relation_of(keys, rows_per_page=400)
+    with pytest.raises(BudgetError) as error:
+        IndexNestedLoopJoin(relation, spec_of(how), Budget(1), tuples_per_step=2)
+    join = IndexNestedLoopJoin(relation, spec_of(how), Budget(error.value.needed_bytes), tuples_per_step=2)
+    steps = joined(join, [stream_of([1, 1])])
+    assert rows_of(steps) == expected([1, 1], keys, how)
+    assert relation.reads == [(0, 1), (1, 1), (2, 1)] * 2
+    if how in ("inner", "left"):
+        assert max(step.output.num_rows for step in steps) == 256
+
+
+def test_the_budget_it_asks_for_is_enough_and_no_more() -> None:
+    relation = relation_of(RELATION)
+    with pytest.raises(BudgetError, match="give memory=") as error:
+        IndexNestedLoopJoin(relation, spec_of(), Budget("1k"), tuples_per_step=50)
+    needed = error.value.needed_bytes
+    join = IndexNestedLoopJoin(relation, spec_of(), Budget(needed), tuples_per_step=50)
+    assert join.bytes_used <= needed
+    assert rows_of(joined(join, [stream_of(STREAM)])) == expected(STREAM, RELATION, "inner")
+    with pytest.raises(BudgetError):
+        IndexNestedLoopJoin(relation, spec_of(), Budget(needed - 1), tuples_per_step=50)
+
+
+def test_parameters_are_checked() -> None:
+    with pytest.raises(ParameterError, match="tuples_per_step must be at least 1; got 0"):
+        IndexNestedLoopJoin(relation_of(RELATION), spec_of(), Budget("64k"), tuples_per_step=0)
+    with pytest.raises(StrategyError, match="needs an index"):
+        IndexNestedLoopJoin(relation_of(RELATION, indexed=False), spec_of(), Budget("64k"))

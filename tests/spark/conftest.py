@@ -1,0 +1,67 @@
+"""One lazy Spark session for all tests, small and quiet; what a test leaves behind is cleared away."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+    "spark.sql.streaming.stopTimeout": "30s",
+    "spark.driver.memory": "1g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+@pytest.fixture(scope="session")
+def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    scratch = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.master("local[2]").appName("millrace-tests")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.local.dir", str(scratch / "local"))
+    session = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse")).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
+    """The session; queries, cached data and settings of a test do not outlive it."""
+    before = dict(spark_session.conf.getAll)
+    yield spark_session
+    for query in spark_session.streams.active:
+        query.stop()
+    spark_session.catalog.clearCache()
+    after = dict(spark_session.conf.getAll)
+    for name in after.keys() | before.keys():
+        if after.get(name) == before.get(name):
+            continue
+        if name in before:
+            spark_session.conf.set(name, before[name])
+        else:
+            spark_session.conf.unset(name)
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    """A folder for tables."""
+    return tmp_path / "warehouse"

@@ -1,0 +1,143 @@
+"""What the Spark tests share: comparing DataFrames as multisets, and running one through a real streaming query."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millrace.joins.reference import Comparison
+from millrace.joins.reference import same_rows as same_tables
+
+HOWS = ("inner", "left", "semi", "anti")
+SPARK_HOW = {"inner": "inner", "left": "left", "semi": "left_semi", "anti": "left_anti"}
+
+
+def same_rows(left: DataFrame | pa.Table, right: DataFrame | pa.Table) -> Comparison:
+    """Whether two results are the same multiset of rows: NaN is NaN, 0.0 is not -0.0, 1.0 is the decimal 1.00."""
+    return same_tables(_table(left), _table(right))
+
+
+def _table(rows: DataFrame | pa.Table) -> pa.Table:
+    table = rows if isinstance(rows, pa.Table) else rows.toArrow()
+    return table.rename_columns([f"{i}:{name}" for i, name in enumerate(table.column_names)])  # names may repeat
+
+
+def every_how(join: Callable[[str], DataFrame], columns: Sequence[str]) -> DataFrame:
+    """The rows of all four joins in one DataFrame, so that one job gives them all."""
+    parts = []
+    for how in HOWS:
+        frame = join(how)
+        if how in ("semi", "anti"):
+            frame = frame.select("*", *[F.lit(None).alias(name) for name in columns])
+        parts.append(frame.select(F.lit(how).alias("how"), "*"))
+    union = parts[0]
+    for part in parts[1:]:
+        union = union.unionByName(part)
+    return union
+
+
+@dataclass
+class Streamed:
+    """What a streaming query wrote, and the finished query."""
+
+    rows: DataFrame
+    query: Any
+    checkpoint: Path
+    batches: int
+
+
+def write_files(data: pa.Table, folder: Path, files: int) -> Path:
+    """The rows in `files` Parquet files, oldest first, so that a query that takes one at a time makes as many batches."""
+    folder.mkdir(parents=True, exist_ok=True)
+    size = -(-data.num_rows // files) if data.num_rows else 0
+    for number in range(files):
+        path = folder / f"part-{number:04d}.parquet"
+        pq.write_table(data.slice(number * size, size), path)
+        stamp = time.time() - 3600 + number
+        _stamp(path, stamp)
+    return folder
+
+
+def _stamp(path: Path, stamp: float) -> None:
+    import os
+
+    os.utime(path, (stamp, stamp))
+
+
+def read_stream(spark: SparkSession, folder: Path, like: DataFrame | None = None, files_per_trigger: int = 1) -> DataFrame:
+    schema = (like if like is not None else spark.read.parquet(str(folder))).schema
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_trigger)
+    return reader.parquet(str(folder))
+
+
+def run_query(
+    frame: DataFrame, folder: Path, *, sink: str = "parquet", output_mode: str = "append", expect_failure: bool = False
+) -> Streamed:
+    """Run a streaming DataFrame to the end of what there is, into a sink."""
+    folder.mkdir(parents=True, exist_ok=True)
+    spark = frame.sparkSession
+    checkpoint = folder / "checkpoint"
+    writer = frame.writeStream.outputMode(output_mode).option("checkpointLocation", str(checkpoint))
+    name = "t" + uuid.uuid4().hex
+    if sink == "memory":
+        writer = writer.format("memory").queryName(name)
+    elif sink == "noop":
+        writer = writer.format("noop")
+    else:
+        writer = writer.format("parquet").option("path", str(folder / "out"))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        query.awaitTermination(300)
+    finally:
+        query.stop()
+    batches = len(list((checkpoint / "commits").glob("[0-9]*")))
+    if sink == "memory":
+        rows = spark.table(name)
+    elif sink == "noop":
+        rows = spark.createDataFrame([], frame.schema)
+    else:
+        rows = spark.read.schema(frame.schema).parquet(str(folder / "out"))
+    return Streamed(rows, query, checkpoint, batches)
+
+
+def stream_through(
+    spark: SparkSession,
+    data: pa.Table,
+    transform: Callable[[DataFrame], DataFrame],
+    folder: Path,
+    *,
+    files: int = 3,
+    sink: str = "parquet",
+    output_mode: str = "append",
+) -> Streamed:
+    """Put rows through `transform` in a real query of several micro-batches."""
+    source = write_files(data, folder / "source", files)
+    return run_query(transform(read_stream(spark, source)), folder, sink=sink, output_mode=output_mode)
+
+
+def wait_until(done: Callable[[], Any], *, seconds: float = 120, every: float = 0.02, what: str = "") -> Any:
+    """Poll until `done()` is true, and return what it gave."""
+    end = time.monotonic() + seconds
+    while True:
+        answer = done()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds} s in vain for {what or done}")
+        time.sleep(every)
+
+
+def multiset(values: Iterable[Any]) -> dict[Any, int]:
+    counts: dict[Any, int] = {}
+    for value in values:
+        counts[value] = counts.get(value, 0) + 1
+    return counts

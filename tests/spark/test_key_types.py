@@ -1,0 +1,96 @@
+"""Batch `enrich` equals Spark's own join, for every key type, every `how`, unique and duplicate keys, both layouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import millrace as mr
+from millrace.catalog import ALGORITHMS
+from millrace.relations.build import build_table
+from tests.spark.keytypes import KINDS, stream_rows, table_rows
+from tests.spark.running import SPARK_HOW, every_how, same_rows, stream_through
+
+pytestmark = pytest.mark.spark
+
+VALUES = ["v", "w", "x"]
+
+
+def _expected(stream: DataFrame, table: DataFrame, keys: list[str]) -> DataFrame:
+    return every_how(lambda how: stream.join(table, keys, SPARK_HOW[how]).select("id", *keys, *_added(how)), VALUES)
+
+
+def _enriched(stream: DataFrame, table: mr.MasterTable, keys: list[str], **options: object) -> DataFrame:
+    return every_how(
+        lambda how: mr.enrich(stream, table, keys, how=how, memory="4m", **options).select("id", *keys, *_added(how)),  # type: ignore[arg-type]
+        VALUES,
+    )
+
+
+def _added(how: str) -> list[str]:
+    return VALUES if how in ("inner", "left") else []
+
+
+@pytest.mark.parametrize("unique", [True, False], ids=["unique", "duplicates"])
+@pytest.mark.parametrize("name", KINDS)
+def test_every_how_equals_sparks_own_join(spark: SparkSession, warehouse: Path, name: str, unique: bool) -> None:
+    kind = KINDS[name]
+    rows = table_rows(kind, unique=unique)
+    stream = spark.createDataFrame(stream_rows(kind)).repartition(2)
+    data = spark.createDataFrame(rows)
+    built = mr.MasterTable.build(data, kind.names, warehouse / "spark", page_bytes=4096, shards=3)
+    assert built.latest.unique is unique
+    assert (built.latest.rows, built.latest.null_keys) == (rows.num_rows - len(kind.names), len(kind.names))
+    expected = _expected(stream, data, kind.names).toArrow()
+    difference = same_rows(_enriched(stream, built, kind.names), expected)
+    assert difference, difference
+    build_table(warehouse / "hashed", rows, kind.names, layout="hash", page_bytes=4096, shards=2)
+    hashed = mr.MasterTable.open(warehouse / "hashed")
+    difference = same_rows(_enriched(stream, hashed, kind.names), expected)
+    assert difference, difference
+
+
+@pytest.mark.parametrize("unique", [True, False], ids=["unique", "duplicates"])
+@pytest.mark.parametrize("name", ["long", "string", "int+string", "double"])
+def test_a_streaming_query_equals_sparks_own_join(
+    spark: SparkSession, warehouse: Path, tmp_path: Path, name: str, unique: bool
+) -> None:
+    kind = KINDS[name]
+    rows, sales = table_rows(kind, unique=unique), stream_rows(kind)
+    build_table(warehouse, rows, kind.names, page_bytes=4096, shards=2)
+    table = mr.MasterTable.open(warehouse)
+    done = stream_through(spark, sales, lambda stream: _enriched(stream, table, kind.names), tmp_path)
+    assert done.batches == 3
+    expected = _expected(spark.createDataFrame(sales), spark.createDataFrame(rows), kind.names)
+    difference = same_rows(done.rows, expected)
+    assert difference, difference
+
+
+@pytest.mark.parametrize("strategy", [row.name for row in ALGORITHMS if "spark" in row.hosts])
+@pytest.mark.parametrize("name", ["int", "string"])
+def test_every_strategy_gives_the_same_rows(spark: SparkSession, warehouse: Path, strategy: str, name: str) -> None:
+    kind = KINDS[name]
+    stream = spark.createDataFrame(stream_rows(kind))
+    for unique in (True, False):
+        rows = table_rows(kind, unique=unique)
+        build_table(warehouse / str(unique), rows, kind.names, page_bytes=4096, shards=2)
+        table = mr.MasterTable.open(warehouse / str(unique))
+        expected = _expected(stream, spark.createDataFrame(rows), kind.names).toArrow()
+        for read in ("mmap", "buffered"):
+            difference = same_rows(_enriched(stream, table, kind.names, strategy=strategy, read=read), expected)
+            assert difference, difference
+
+
+@pytest.mark.parametrize("read", ["mmap", "direct", "buffered", "auto"])
+@pytest.mark.parametrize("unique", [True, False], ids=["unique", "duplicates"])
+def test_every_way_of_reading_gives_the_same_rows(spark: SparkSession, warehouse: Path, read: str, unique: bool) -> None:
+    for name in ("timestamp", "binary"):
+        kind = KINDS[name]
+        rows = table_rows(kind, unique=unique)
+        build_table(warehouse / name, rows, kind.names, page_bytes=4096, shards=2)
+        stream = spark.createDataFrame(stream_rows(kind))
+        expected = _expected(stream, spark.createDataFrame(rows), kind.names)
+        difference = same_rows(_enriched(stream, mr.MasterTable.open(warehouse / name), kind.names, read=read), expected)
+        assert difference, difference

@@ -1,0 +1,31 @@
+"""Lists of slots that any slot may leave."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from millrace.core.budget import Budget
+from millrace.structures.chains import Chains
+
+
+def test_lists_are_kept_apart_and_read_together() -> None:
+    chains = Chains("page", heads=4, capacity=8, budget=Budget("1k"))
+    chains.add(np.array([3, 0, 3, 1]), np.array([7, 6, 5, 4]))
+    assert chains.members(3, 3).tolist() == [5, 7]
+    assert chains.members(2, 2).tolist() == []
+    assert sorted(chains.members(0, 3).tolist()) == [4, 5, 6, 7]
+
+
+def test_the_first_the_last_and_the_only_one_can_leave() -> None:
+    chains = Chains("page", heads=2, capacity=8, budget=Budget("1k"))
+    chains.add(np.array([0, 0, 0, 1]), np.array([0, 1, 2, 3]))
+    chains.remove(np.array([2, 3]))
+    assert (chains.members(0, 0).tolist(), chains.members(1, 1).tolist()) == ([1, 0], [])
+    chains.remove(np.array([0]))
+    assert chains.members(0, 0).tolist() == [1]
+
+
+def test_it_takes_the_bytes_planned() -> None:
+    budget = Budget("1k")
+    Chains("page", heads=5, capacity=7, budget=budget)
+    assert budget.used_bytes == 5 * Chains.bytes_per_head + 7 * Chains.bytes_per_slot

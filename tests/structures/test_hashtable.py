@@ -1,0 +1,111 @@
+"""The hash table of waiting tuples."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from millrace.core.budget import Budget
+from millrace.structures.hashtable import START, Cursor, HashTable
+
+
+def table_with(codes: list[int], capacity: int = 64) -> HashTable:
+    table = HashTable(capacity, Budget("64k"))
+    table.add(np.array(codes, np.int64), np.arange(len(codes)))
+    return table
+
+
+def all_pairs(table: HashTable, codes: list[int], limit: int) -> list[tuple[int, int]]:
+    """Probe in pieces of `limit` until the end."""
+    found: list[tuple[int, int]] = []
+    cursor: Cursor | None = START
+    while cursor is not None:
+        slots, rows, cursor = table.probe(np.array(codes, np.int64), cursor, limit)
+        assert len(slots) == len(rows) <= limit
+        found += zip(slots.tolist(), rows.tolist(), strict=True)
+    return found
+
+
+def test_tuples_with_the_same_key_are_all_found() -> None:
+    assert sorted(all_pairs(table_with([5, 7, 5, 5]), [5], limit=10)) == [(0, 0), (2, 0), (3, 0)]
+
+
+def test_every_relation_row_meets_every_tuple_with_its_key() -> None:
+    pairs = all_pairs(table_with([5, 7, 5]), [7, 5, 5, 6], limit=10)
+    assert sorted(pairs) == [(0, 1), (0, 2), (1, 0), (2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 7, 1000])
+def test_a_probe_goes_on_in_the_middle_of_a_chain(limit: int) -> None:
+    table = table_with([9] * 10 + [3] * 4)
+    pairs = all_pairs(table, [9, 9, 4, 3], limit)
+    assert len(pairs) == len(set(pairs)) == 24
+    assert set(pairs) == {(slot, row) for slot in range(10) for row in (0, 1)} | {(slot, 3) for slot in range(10, 14)}
+
+
+def test_a_probe_that_may_return_nothing_does_not_lose_its_place() -> None:
+    table = table_with([1, 1])
+    stopped = table.probe(np.array([1]), START, limit=0)
+    assert len(stopped.slots) == 0
+    assert stopped.cursor is not None
+    assert len(table.probe(np.array([1]), stopped.cursor, limit=2).slots) == 2
+
+
+def test_a_probe_without_rows_is_done_at_once() -> None:
+    assert table_with([1]).probe(np.zeros(0, np.int64), START, limit=4).cursor is None
+
+
+@pytest.mark.parametrize("gone", [[0], [1], [2], [3], [0, 3], [1, 2], [0, 1, 2, 3]])
+def test_any_tuple_of_a_chain_can_be_removed(gone: list[int]) -> None:
+    table = table_with([8, 8, 8, 8])
+    table.remove(np.array(gone))
+    assert {slot for slot, _ in all_pairs(table, [8], limit=10)} == {0, 1, 2, 3} - set(gone)
+
+
+def test_removing_a_tuple_twice_does_no_harm() -> None:
+    table = table_with([8, 8])
+    table.remove(np.array([0, 0]))
+    table.remove(np.array([0]))
+    assert all_pairs(table, [8], limit=10) == [(1, 0)]
+
+
+def test_a_slot_can_be_used_again_with_another_key() -> None:
+    table = table_with([8, 8])
+    table.remove(np.array([0]))
+    table.add(np.array([-4]), np.array([0]))
+    assert all_pairs(table, [8, -4], limit=10) == [(1, 0), (0, 1)]
+
+
+def test_a_table_of_one_slot_works() -> None:
+    table = table_with([-(1 << 63)], capacity=1)
+    assert all_pairs(table, [-(1 << 63), (1 << 63) - 1], limit=10) == [(0, 0)]
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 4, 5, 1000, 1024, 1025])
+def test_a_slot_takes_no_more_bytes_than_planned(capacity: int) -> None:
+    budget = Budget("1m")
+    HashTable(capacity, budget)
+    assert budget.used_bytes <= capacity * HashTable.bytes_per_slot
+
+
+def test_it_behaves_like_a_dictionary_of_lists() -> None:
+    random = np.random.default_rng(7)
+    table, model, code_of = HashTable(200, Budget("64k")), defaultdict(set), {}
+    free = list(range(200))
+    for _ in range(60):
+        arriving = [free.pop() for _ in range(min(len(free), int(random.integers(0, 40))))]
+        codes = random.integers(-6, 6, len(arriving)) * (1 << 40)
+        table.add(codes, np.array(arriving, np.int64))
+        for slot, code in zip(arriving, codes.tolist(), strict=True):
+            model[code].add(slot)
+            code_of[slot] = code
+        leaving = [slot for slot in sorted(code_of) if random.random() < 0.3]
+        table.remove(np.array(leaving, np.int64))
+        for slot in leaving:
+            model[code_of.pop(slot)].discard(slot)
+        free += leaving
+        probed = (random.integers(-7, 7, 9) * (1 << 40)).tolist()
+        expected = sorted((slot, row) for row, code in enumerate(probed) for slot in model[code])
+        assert sorted(all_pairs(table, probed, limit=int(random.integers(1, 50)))) == expected
