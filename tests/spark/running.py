@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from millrace.joins.reference import Comparison
 from millrace.joins.reference import same_rows as same_tables
@@ -29,6 +30,11 @@ def same_rows(left: DataFrame | pa.Table, right: DataFrame | pa.Table) -> Compar
 def _table(rows: DataFrame | pa.Table) -> pa.Table:
     table = rows if isinstance(rows, pa.Table) else rows.toArrow()
     return table.rename_columns([f"{i}:{name}" for i, name in enumerate(table.column_names)])  # names may repeat
+
+
+def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """The rows as a DataFrame of one partition, times without a zone kept as such."""
+    return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)).coalesce(1)
 
 
 def every_how(join: Callable[[str], DataFrame], columns: Sequence[str]) -> DataFrame:

@@ -24,7 +24,7 @@ def _expected(stream: DataFrame, table: DataFrame, keys: list[str]) -> DataFrame
 
 def _enriched(stream: DataFrame, table: mr.MasterTable, keys: list[str], **options: object) -> DataFrame:
     return every_how(
-        lambda how: mr.enrich(stream, table, keys, how=how, memory="4m", **options).select("id", *keys, *_added(how)),  # type: ignore[arg-type]
+        lambda how: mr.enrich(stream, table, keys, how=how, memory="16m", **options).select("id", *keys, *_added(how)),  # type: ignore[arg-type]
         VALUES,
     )
 

@@ -31,7 +31,8 @@ from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun, Resident
 from millrace.core.step import Int64Array, Step, StepCounts
 from millrace.core.unitcosts import UnitCosts
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
-from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, plan_window, reserve
+from millrace.joins.reading import check_index
+from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, plan_window, reserve
 from millrace.structures.buckets import Collected, Cursor, PageBuckets, Reads
 from millrace.structures.window import Window
 
@@ -61,29 +62,18 @@ class SweepJoin:
         window_tuples: int | None = None,
         costs: UnitCosts | None = None,
     ) -> None:
+        check_index(relation, "sweepjoin")
         spec.check_against(relation)
         self._relation = relation
         self._budget = budget
-        scratch_rows = min(max(budget.free_bytes // 32 // _SCRATCH_BYTES, MIN_OUTPUT_ROWS), OUTPUT_ROWS)
-        if buffer_pages is None:
-            buffer_pages = max(1, min(budget.free_bytes // 8, BUFFER_BYTES) // relation.page_bytes)
-        sizing = plan_window(
-            relation,
-            spec,
-            budget,
-            extra_bytes_per_slot=PageBuckets.BYTES_PER_SLOT,
-            buffer_pages=buffer_pages,
-            fixed_bytes=relation.pages * PageBuckets.BYTES_PER_PAGE + scratch_rows * _SCRATCH_BYTES,
-            max_slots=window_tuples or MAX_SLOTS,
-        )
+        sizing, self._limit = _plan(relation, spec, budget, buffer_pages, window_tuples)
         reserve(relation, spec, budget, sizing)
-        budget.reserve("step scratch", scratch_rows * _SCRATCH_BYTES)
+        budget.reserve("step scratch", self._limit * _SCRATCH_BYTES)
         self._buffer_pages = sizing.buffer_pages
-        self._limit = min(sizing.output_rows, scratch_rows)
         self._gap_pages = (costs or UnitCosts()).gap_bytes() // relation.page_bytes
         self._window = Window(relation, spec, budget, sizing.capacity)
         self._buckets = PageBuckets(relation.pages, sizing.capacity, budget)
-        self._emitter = Emitter(relation, spec, self._window)
+        self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
         self._position = 0
         self._run: PageRun | None = None
         self._reads = Reads(np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -120,11 +110,11 @@ class SweepJoin:
     def step(self) -> Step:
         self._emitter.begin()
         counts = StepCounts()
-        if self._pairs is None and self._window.pending:
+        if self._pairs is None and self._buckets.waiting:
             counts = self._advance()
         if self._pairs is not None:
             assert self._run is not None
-            slots, rows = self._pairs.next(self._limit)  # step 4
+            slots, rows = self._pairs.next(min(self._limit, self._emitter.room))  # step 4
             self._emitter.pairs(self._run, slots, rows)
             if self._pairs.empty:
                 self._emitter.leave(self._pairs.done)
@@ -168,6 +158,36 @@ class SweepJoin:
         return StepCounts(pages_read=len(wanted), bytes_read=len(wanted) * relation.page_bytes)
 
 
+def _plan(
+    relation: IndexedRelation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, window_tuples: int | None
+) -> tuple[Sizing, int]:
+    """What the window, the buffer and the output may take, and how many comparisons a step makes.
+
+    First the least that works, which is what an error speaks of; of what is spare, an eighth goes to the disk buffer and a
+    little to the scratch of a step.
+    """
+    check_at_least_one("window_tuples", window_tuples)
+    check_at_least_one("buffer_pages", buffer_pages)
+    heads = relation.pages * PageBuckets.BYTES_PER_PAGE
+
+    def planned(pages: int, rows: int, max_slots: int) -> Sizing:
+        return plan_window(
+            relation,
+            spec,
+            budget,
+            extra_bytes_per_slot=PageBuckets.BYTES_PER_SLOT,
+            buffer_pages=pages,
+            fixed_bytes=heads + rows * _SCRATCH_BYTES,
+            max_slots=max_slots,
+        )
+
+    least = planned(buffer_pages or 1, MIN_OUTPUT_ROWS, MAX_SLOTS)
+    spare = least.capacity * (Window.bytes_per_tuple(relation, spec) + PageBuckets.BYTES_PER_SLOT)
+    rows = min(MIN_OUTPUT_ROWS + spare // 32 // _SCRATCH_BYTES, OUTPUT_ROWS)
+    pages = buffer_pages or 1 + min(spare // 8, BUFFER_BYTES) // relation.page_bytes
+    return planned(pages, rows, window_tuples or MAX_SLOTS), rows
+
+
 class _Pairs:
     """Matches that are still to be put out: tuple i with `count[i]` rows from `first[i]` on."""
 
@@ -186,8 +206,8 @@ class _Pairs:
     def next(self, limit: int) -> tuple[Int64Array, Int64Array]:
         """The next pairs (slot, row), `limit` at most."""
         if self._unique:
-            self._tuple = len(self._slots)
-            return self._slots, self._first
+            start, self._tuple = self._tuple, min(self._tuple + limit, len(self._slots))
+            return self._slots[start : self._tuple], self._first[start : self._tuple]
         slots = np.empty(limit, np.int64)
         rows = np.empty(limit, np.int64)
         pairs, self._tuple, self._row = _expand(self._tuple, self._row, self._slots, self._first, self._count, slots, rows)

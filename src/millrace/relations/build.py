@@ -26,7 +26,7 @@ from millrace.relations.folder import (
     write_index,
 )
 from millrace.relations.layout import CODE_COLUMN
-from millrace.relations.shard import ShardInfo, plan_rows_per_page, write_shard
+from millrace.relations.shard import ALIGNMENT, ShardInfo, plan_rows_per_page, write_shard
 
 LAYOUTS = ("auto", "key", "hash")
 PAGE_BYTES = 64 << 10
@@ -130,7 +130,7 @@ def finish(
         rows=sum(shard.rows for shard in kept),
         pages=sum(shard.pages for shard in kept),
         rows_per_page=rows_per_page,
-        page_bytes=max(shard.max_page_bytes for shard in kept),
+        page_bytes=max(ALIGNMENT, *(shard.max_page_bytes for shard in kept)),
         null_keys=null_keys,
         index_checksum=index_checksum,
         shards=tuple(kept),

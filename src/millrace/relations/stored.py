@@ -197,6 +197,10 @@ class StoredRelation:
         self.reads += len(fresh)
         self.bytes_read += int(self.page_sizes[fresh].sum())
 
+    def largest_shard(self) -> Path:
+        """The file to calibrate the device with."""
+        return self._folder / max(self.version.shards, key=lambda shard: shard.bytes).file
+
     def take_io_counts(self) -> dict[str, float]:
         """What was read since the last call: reads, bytes, seconds."""
         counts = {"disk_reads": self.reads, "disk_bytes": self.bytes_read, "read_seconds": self.read_seconds}

@@ -144,7 +144,7 @@ def _default_shards(data: DataFrame) -> int:
 def _write(plan: BuildPlan, data: DataFrame, shards: int) -> TableVersion:
     """The job: codes, sort, one shard per partition; then the driver puts the collected shards together."""
     key = [F.col(_quoted(name)) for name in plan.key]
-    null_free = data.dropna(subset=[_quoted(name) for name in plan.key])
+    null_free = data.where(" AND ".join(f"{_quoted(name)} IS NOT NULL" for name in plan.key))  # dropna would take NaN too
     coded = null_free.select(_code_expression(plan, key).alias(CODE_COLUMN), *[F.col(_quoted(c)) for c in data.columns])
     rows_per_page = _rows_per_page(plan, data)
     write = _shard_writer(plan, rows_per_page)

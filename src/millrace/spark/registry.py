@@ -71,10 +71,9 @@ def choose_mode(version: TableVersion, read: str) -> ReadMode:
     return "mmap" if version.bytes <= psutil.virtual_memory().available // 2 else "direct"
 
 
-def unit_costs(relation: StoredRelation, folder: Path) -> UnitCosts:
+def unit_costs(relation: StoredRelation) -> UnitCosts:
     """Costs of the device a table lies on: measured once per host, half a second, and kept in a file for other workers."""
-    largest = max(relation.version.shards, key=lambda shard: shard.bytes)
-    path = folder / relation.version.folder / largest.file
+    path = relation.largest_shard()
     device = path.stat().st_dev
     if device in _costs:
         return _costs[device]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +23,9 @@ from millrace.core.errors import SchemaError, TableVersionError
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import How, JoinSpec, Relation
 from millrace.core.step import Int64Array, Step
+from millrace.relations.stored import StoredRelation
 from millrace.spark.planned import MAX_ARRAY_ROWS, PlannedTable
+from millrace.spark.registry import unit_costs
 from millrace.structures.window import row_bytes
 
 EMIT_ROWS = 32_768
@@ -50,7 +52,6 @@ class EnrichTask:
     shape: Shape
     memory_bytes: int
     strategy: str
-    parameters: dict[str, Any] = field(default_factory=dict)
 
     def spec(self) -> JoinSpec:
         if self.shape == "rows":
@@ -122,10 +123,7 @@ class TaskHost:
         self._budget = Budget(task.memory_bytes)
         self._spec = task.spec()
         self.group_rows = plan_group(self._relation, self._spec, self._budget, task)
-        parameters = dict(task.parameters)
-        if task.strategy == "sweepjoin" and task.shape != "rows":
-            parameters.setdefault("window_tuples", self.group_rows)
-        self._join = make_join(task.strategy, self._relation, self._spec, self._budget, **parameters)
+        self._join = make_join(task.strategy, self._relation, self._spec, self._budget, **self._parameters())
         self._ledger = Ledger()
         self._reported = Ledger().totals
         self._base = 0
@@ -175,6 +173,15 @@ class TaskHost:
 
     def close(self) -> None:
         pa.default_memory_pool().release_unused()
+
+    def _parameters(self) -> dict[str, Any]:
+        """What the sweep is told: no more slots than a group has rows, and what a seek costs on this disk."""
+        if self._task.strategy != "sweepjoin":
+            return {}
+        parameters: dict[str, Any] = {} if self._task.shape == "rows" else {"window_tuples": self.group_rows}
+        if isinstance(self._relation, StoredRelation) and not self._relation.resident:
+            parameters["costs"] = unit_costs(self._relation)
+        return parameters
 
     def _step(self) -> Step:
         step = self._join.step()

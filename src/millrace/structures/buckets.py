@@ -51,6 +51,7 @@ class PageBuckets:
 
     def __init__(self, pages: int, capacity: int, budget: Budget) -> None:
         self.pages = pages
+        self.waiting = 0
         self._head = budget.array("bucket heads", pages, np.int32)
         self._head[:] = -1
         self._next = budget.array("bucket links", capacity, np.int32)
@@ -59,6 +60,7 @@ class PageBuckets:
 
     def add(self, slots: Int64Array, first: Int64Array, last: Int64Array) -> None:
         """Each slot waits for pages `first` to `last`."""
+        self.waiting += len(slots)
         _add(slots, first, last, self._head, self._next, self._first, self._last)
 
     def plan(self, position: int, buffer_pages: int, gap_pages: int) -> Reads:
@@ -91,6 +93,7 @@ class PageBuckets:
             reads.firsts, reads.counts, cursor.read, cursor.page,
             self._head, self._next, self._first, self._last, slots, pages, done,
         )  # fmt: skip
+        self.waiting -= finished
         return Collected(slots[:pairs], pages[:pairs], done[:finished], Cursor(read, page))
 
 
