@@ -18,6 +18,7 @@ from millrace.bench.options import (
     STRATEGIES,
     EnrichOptions,
     GrowthOptions,
+    ReadOptions,
 )
 from millrace.core.errors import MillraceError
 
@@ -121,6 +122,32 @@ def enrich_growth(
         with live_progress(console) as progress:
             report = run_growth(options, progress)
         return report, growth_table(report)
+
+    _present(run, json_file)
+
+
+@bench_app.command("enrich-io")
+def enrich_io(
+    rows: Annotated[int, typer.Option(help="Rows of the master table, 120 bytes each.")] = 10_000_000,
+    batch_rows: Batches = "1000,20000,200000,1000000",
+    repeats: Annotated[int, typer.Option(help="Runs of every way to read, interleaved.")] = 7,
+    zipf: Zipf = 1.0,
+    memory: Memory = "256m",
+    seed: Seed = 1,
+    data: Data = None,
+    rebuild: Rebuild = False,
+    json_file: Json = None,
+) -> None:
+    """What the read planner reads with direct I/O, against one read per page and one sequential pass."""
+
+    def run(console: Console) -> tuple[dict[str, Any], Table]:
+        options = ReadOptions(rows, _numbers(batch_rows), repeats, zipf, memory, seed, data, rebuild)
+        from millrace.bench.reads import run_reads
+        from millrace.bench.report import live_progress, reads_table
+
+        with live_progress(console) as progress:
+            report = run_reads(options, progress)
+        return report, reads_table(report)
 
     _present(run, json_file)
 

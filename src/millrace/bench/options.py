@@ -132,6 +132,32 @@ class GrowthOptions:
         return plain
 
 
+@dataclass(frozen=True)
+class ReadOptions:
+    """Options of `bench enrich-io`: what the read planner reads with direct I/O, at several batch sizes."""
+
+    rows: int = 10_000_000
+    batch_rows: tuple[int, ...] = (1_000, 20_000, 200_000, 1_000_000)
+    repeats: int = 7
+    zipf: float = 1.0
+    memory: str = "256m"
+    seed: int = 1
+    data: Path | None = None
+    rebuild: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least("rows", self.rows, 1)
+        _at_least("repeats", self.repeats, 1)
+        _some("batch_rows", self.batch_rows)
+        for size in self.batch_rows:
+            _at_least("batch_rows", size, 2)
+
+    def to_json(self) -> dict[str, Any]:
+        plain = asdict(self)
+        plain.pop("data")
+        return plain
+
+
 def default_contenders(how: str) -> tuple[str, ...]:
     return CONTENDERS if how == "inner" else tuple(name for name in CONTENDERS if name != "spark-defaults")
 

@@ -68,6 +68,23 @@ def growth_table(report: dict[str, Any]) -> Table:
     return table
 
 
+def reads_table(report: dict[str, Any]) -> Table:
+    data, costs = report["data"], report["unit_costs"]
+    table = Table(
+        title=f"R = {report['options']['rows']:,} rows in {data['pages']:,} pages of {data['page_bytes'] >> 10} KiB, "
+        f"direct I/O; a seek {costs['seek_ms']} ms, sequential {costs['sequential_mb_per_second']:,} MB/s",
+        caption="Median milliseconds that one task spends reading; x: times the cheaper of the two plain ways.",
+    )
+    headings = ("batch", "wanted pages", "sweep reads", "sweep ms", "one read a page ms", "sequential pass ms", "x cheaper")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for result in report["results"]:
+        milliseconds = [f"{result['median_seconds'][way] * 1e3:,.1f}" for way in ("sweep", "random", "sequential")]
+        wanted, reads = f"{result['wanted_pages']:,}", f"{result['reads']['sweep']:,}"
+        table.add_row(f"{result['batch_rows']:,}", wanted, reads, *milliseconds, _number(result["ratio_to_the_cheaper"]))
+    return table
+
+
 def _cells(result: dict[str, Any]) -> tuple[str, str, str, str, str, str]:
     seconds = result["median_seconds"]
     return (

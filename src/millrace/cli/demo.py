@@ -104,7 +104,7 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
     started = time.monotonic()
     with _folders(options, view) as folders, _scratch() as scratch:
         with view.stage("start Spark") as done:
-            session = local_session(scratch, brief=os.environ.get('BRIEF','1')=='1')
+            session = local_session(scratch, brief=os.environ.get("BRIEF", "1") == "1")
             spark = session.__enter__()
             done(f"started Spark {spark.version} on {spark.sparkContext.defaultParallelism} cores")
         try:

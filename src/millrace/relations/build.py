@@ -19,7 +19,6 @@ from millrace.relations.folder import (
     TableVersion,
     code_column,
     next_number,
-    now_us,
     publish,
     read_versions,
     stored_schema,
@@ -30,7 +29,6 @@ from millrace.relations.shard import ALIGNMENT, ShardInfo, plan_rows_per_page, w
 
 LAYOUTS = ("auto", "key", "hash")
 PAGE_BYTES = 64 << 10
-PUBLISH_MARGIN_US = 2_000_000  # a new version takes effect this much later: more than clocks may differ
 
 
 @dataclass(frozen=True)
@@ -98,9 +96,7 @@ def discard(plan: BuildPlan) -> None:
     shutil.rmtree(plan.version_folder, ignore_errors=True)
 
 
-def finish(
-    plan: BuildPlan, shards: Sequence[ShardInfo], rows_per_page: int, null_keys: int, effective_at_us: int | None = None
-) -> TableVersion:
+def finish(plan: BuildPlan, shards: Sequence[ShardInfo], rows_per_page: int, null_keys: int) -> TableVersion:
     """Write the index over the shards, drop what failed tasks left, and publish the version."""
     named = {shard.file for shard in shards} | {shard.file + ".directory" for shard in shards}
     for path in plan.version_folder.iterdir():
@@ -122,7 +118,7 @@ def finish(
             (plan.version_folder / (shard.file + ".directory")).unlink()
     version = TableVersion(
         number=plan.number,
-        effective_at_us=_effective(plan.folder) if effective_at_us is None else effective_at_us,
+        effective_at_us=0,
         layout=plan.layout,
         key=plan.key,
         schema=plan.schema,
@@ -135,15 +131,7 @@ def finish(
         index_checksum=index_checksum,
         shards=tuple(kept),
     )
-    publish(plan.folder, version)
-    return version
-
-
-def _effective(folder: Path) -> int:
-    """The first version of a table is there for every batch; later ones from a moment ahead, each behind the one before."""
-    if not (folder / "manifest.json").exists():
-        return 0
-    return max(now_us() + PUBLISH_MARGIN_US, read_versions(folder)[-1].effective_at_us + 1)
+    return publish(plan.folder, version)
 
 
 def build_table(

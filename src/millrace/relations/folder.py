@@ -14,7 +14,7 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from millrace.relations.shard import ShardInfo, directory_path
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+PUBLISH_MARGIN_US = 2_000_000  # a new version takes effect this much later: more than clocks may differ
 
 
 @dataclass(frozen=True)
@@ -153,22 +154,22 @@ def next_number(folder: Path) -> int:
     return max(taken, default=0) + 1
 
 
-def publish(folder: Path, version: TableVersion) -> None:
-    """Add a version to the manifest; readers see the old manifest or the new one, nothing between."""
-    try:
-        versions = read_versions(folder)
-    except DamagedTableError:
-        raise
-    except TableError:
-        versions = []
-    if versions and version.effective_at_us <= versions[-1].effective_at_us:
-        raise TableError(f"version {version.number} must take effect after version {versions[-1].number}")
-    manifest = {
-        "format": FORMAT,
-        "codec": CODEC_VERSION,
-        "versions": [one.as_dict() for one in [*versions, version]],
-    }
-    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+def publish(folder: Path, version: TableVersion) -> TableVersion:
+    """Add a version to the manifest; readers see the old manifest or the new one, nothing between.
+
+    The first version of a table is there for every batch. A later one takes effect a moment ahead, so that no batch which has
+    already looked can be one that should have seen it; if writing took longer than that moment, it is stamped again.
+    """
+    versions = read_versions(folder) if (folder / MANIFEST).exists() else []
+    while True:
+        if versions:
+            ahead = max(now_us() + PUBLISH_MARGIN_US, versions[-1].effective_at_us + 1)
+            version = replace(version, effective_at_us=ahead)
+        listed = [one.as_dict() for one in [*versions, version]]
+        manifest = {"format": FORMAT, "codec": CODEC_VERSION, "versions": listed}
+        write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        if not versions or now_us() < version.effective_at_us:
+            return version
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -59,13 +59,12 @@ def find_codes(
         start = addresses[page] + offsets[numbers[page]]
         code = codes[i]
         low = np.int64(0)
-        high = np.int64(sizes[page])
-        while low < high:
-            middle = (low + high) >> 1
-            if load64(start + 8 * middle) < code:
-                low = middle + 1
-            else:
-                high = middle
+        size = np.int64(sizes[page])
+        while size > 1:  # no branch on the comparison: it could not be predicted
+            half = size >> 1
+            low += half * np.int64(load64(start + 8 * (low + half - 1)) < code)
+            size -= half
+        low += np.int64(load64(start + 8 * low) < code)
         end = low
         while end < sizes[page] and load64(start + 8 * end) == code:
             end += 1
@@ -174,13 +173,13 @@ def locate_pages(codes: Any, firsts: Any, lasts: Any, first: Any, last: Any) -> 
     for i in range(len(codes)):
         code = codes[i]
         low = 0
-        high = pages
-        while low < high:
-            middle = (low + high) >> 1
-            if lasts[middle] < code:
-                low = middle + 1
-            else:
-                high = middle
+        size = pages
+        while size > 1:
+            half = size >> 1
+            low += half * np.int64(lasts[low + half - 1] < code)
+            size -= half
+        if pages:
+            low += np.int64(lasts[low] < code)
         first[i] = low
         last[i] = low - 1
         if low < pages and firsts[low] <= code:
