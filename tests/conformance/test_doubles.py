@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.catalog import has_index
 from millrace.checks import Expiring, FailingRelation, IndexFree, InPlace, ReadFailed, colliding
 from millrace.checks.held import held_bytes
+from millrace.joins.reading import has_index
 from millrace.relations.memory import MemoryRelation
 
 ROWS = pa.table({"id": pa.array([4, 2, 3, 1]), "name": ["d", "b", "c", "a"]})

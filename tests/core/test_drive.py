@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -27,7 +29,7 @@ class Diary:
         self._loses = loses
 
     def offer(self, batch: pa.RecordBatch) -> int:
-        taken = min(batch.num_rows, self._room - self.pending)
+        taken = min(int(batch.num_rows), self._room - self.pending)
         self.pending += taken
         self._new += taken
         self.diary.append(f"took {taken} of {batch.num_rows}")
@@ -88,7 +90,7 @@ def test_a_stream_that_never_brings_anything_makes_no_step() -> None:
 def test_steps_come_out_one_by_one_and_the_stream_is_taken_as_needed() -> None:
     join = Diary(9)
 
-    def endless():  # type: ignore[no-untyped-def]
+    def endless() -> Iterator[pa.RecordBatch]:
         while True:
             yield batch(2)
 

@@ -66,7 +66,7 @@ class Case:
     def batches(self) -> list[pa.RecordBatch]:
         return list(cut(self.stream, self.sizes))
 
-    def parameters(self, algorithm: str) -> dict[str, int]:
+    def parameters(self, algorithm: str) -> dict[str, Any]:
         chosen = {"buffer_pages": self.buffer_pages, "tuples_per_step": self.tuples_per_step}
         return {name: value for name in PARAMETERS[algorithm] if (value := chosen[name]) is not None}
 

@@ -22,6 +22,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # tests are short: less compiling, half the time
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
@@ -59,6 +60,13 @@ def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
             spark_session.conf.set(name, before[name])
         else:
             spark_session.conf.unset(name)
+
+
+@pytest.fixture
+def interpreted(spark: SparkSession) -> None:
+    """For tests of many small queries: compiling each would take longer than running it. Settings are reset afterwards."""
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
 
 
 @pytest.fixture

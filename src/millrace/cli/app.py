@@ -24,13 +24,28 @@ class MillraceGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            Console(stderr=True).print("stopped")
-            raise typer.Exit(130) from None
-        except MillraceError as error:
-            if debugging():
-                raise
+            raise _stopped() from None
+        except Exception as error:
+            if was_interrupted(error):
+                raise _stopped() from None
+            if debugging() or not isinstance(error, MillraceError):
+                raise  # anything else is a defect, and its traceback is of use
             say_error(str(error))
             raise typer.Exit(1) from None
+
+
+def _stopped() -> typer.Exit:
+    Console(stderr=True).print("stopped")
+    return typer.Exit(130)
+
+
+def was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: a call to the JVM that is cut short may end in an exception of its own."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 app = typer.Typer(

@@ -26,7 +26,7 @@ LEAST_TICKS = 4
 STEPS_PER_TICK = 100  # of the arrival process, whose longest bursts last about a thousand steps
 
 _SUPPLIERS = 5_000
-_PRICE = pa.decimal128(9, 2)
+_PRICE = pa.decimal128(7, 2)
 _GROUPS = ["bolt", "chair", "cup", "drill", "jacket", "kettle", "lamp", "mirror", "notebook", "rope", "shelf", "table"]
 _OPENING = int(datetime(2026, 1, 5, 8, tzinfo=timezone.utc).timestamp()) * 1_000_000
 _PART_ROWS = 250_000

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from millrace.core.errors import MillraceError
 
@@ -49,12 +51,29 @@ def local_session(scratch: Path, *, driver_memory: str = "2g", brief: bool = Fal
     if running is not None:
         yield running
         return
-    spark = _start(scratch, _settings(scratch, driver_memory, brief))
+    before = _children()
     try:
-        yield spark
+        yield _start(scratch, _settings(scratch, driver_memory, brief))
+    except Exception as failed:
+        if not of_spark(failed):
+            raise
+        raise MillraceError(spark_message(failed)) from failed
     finally:
         with uninterrupted():
-            _stop(spark)
+            _stop(_children() - before)
+
+
+def of_spark(error: Exception) -> bool:
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
+
+
+def spark_message(error: Exception) -> str:
+    """What Spark says of an error, in one line unless more is wanted. The JVM must still be there to say it."""
+    if debugging():
+        return str(error)
+    java = getattr(error, "java_exception", None)
+    text = str(error) if java is None else str(java.toString())
+    return f"Spark failed: {text.strip().splitlines()[0]} (millrace --debug shows all of it)"
 
 
 def _start(scratch: Path, settings: dict[str, str]) -> Any:
@@ -73,7 +92,7 @@ def _start(scratch: Path, settings: dict[str, str]) -> Any:
             gateway = launch_gateway(conf, streams)
         context = SparkContext(conf=conf, gateway=gateway)
     except (OSError, PySparkException) as failed:
-        raise MillraceError(f"Spark did not start: {_last_words(log) or failed}; run `millrace doctor`") from failed
+        raise MillraceError(_why_not(log, failed)) from failed
     context.setLogLevel("WARN" if debugging() else "ERROR")
     _keep_signals_plain()
     return SparkSession(context)
@@ -94,6 +113,7 @@ def _settings(scratch: Path, driver_memory: str, brief: bool) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(scratch / "spark-warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        "spark.sql.autoBroadcastJoinThreshold": "32m",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
     }
 
@@ -107,23 +127,26 @@ def _keep_signals_plain() -> None:
         logging.getLogger().addHandler(logging.NullHandler())
 
 
-def _stop(spark: Any) -> None:
-    """Stop the session, then the JVM, so that nothing writes into `scratch` any more."""
+def _stop(children: set[psutil.Process]) -> None:
+    """Stop the session and then the JVM, started or half-started, so that nothing writes into `scratch` any more."""
     from pyspark import SparkContext
 
-    gateway = SparkContext._gateway
-    process = getattr(gateway, "proc", None)
-    spark.stop()
-    if gateway is None or process is None:
-        return
-    gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None
-    process.stdin.close()  # the JVM ends when its input does
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
+    if SparkContext._gateway is not None:
+        SparkContext._gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
+    for child in children:
+        with suppress(psutil.NoSuchProcess):
+            child.terminate()
+    _, alive = psutil.wait_procs(children, _STOP_SECONDS)
+    for child in alive:
+        child.kill()
+    psutil.wait_procs(alive, _STOP_SECONDS)
+
+
+def _children() -> set[psutil.Process]:
+    return set(psutil.Process().children())
 
 
 @contextmanager
@@ -139,10 +162,13 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _last_words(log: Path) -> str:
-    """The line of the JVM's output that most likely says what went wrong."""
-    if not log.exists():
-        return ""
+def _why_not(log: Path, failed: Exception) -> str:
+    """Why Spark did not start: Java if that is to blame, else what the JVM said last."""
+    from millrace.cli.software import check_java
+
+    for finding in check_java():
+        if finding.status == "fail":
+            return f"Spark did not start, java: {finding.found}; {finding.advice}"
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    telling = [line for line in lines if "JAVA_HOME" in line or "Error" in line or "Exception" in line]
-    return (telling or lines or [""])[-1]
+    telling = [line for line in lines if "Error" in line or "Exception" in line]
+    return f"Spark did not start: {(telling or lines or [str(failed)])[-1]}; run `millrace doctor`"

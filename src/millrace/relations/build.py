@@ -83,12 +83,19 @@ def prepare(folder: Path, schema: pa.Schema, key: str | Sequence[str], layout: s
     plan_rows_per_page(pa.RecordBatch.from_pylist([], schema=schema), page_bytes)  # checks page_bytes
     if folder.exists() and not folder.is_dir():
         raise TableError(f"{folder} is a file; give a folder for the table")
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / "manifest.json").exists():
-        read_versions(folder)  # a damaged or newer table is not built over
-    plan = BuildPlan(folder, next_number(folder), names, layout, schema, page_bytes)
-    plan.version_folder.mkdir()
-    return plan
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / "manifest.json").exists():
+            read_versions(folder)  # a damaged or newer table is not built over
+        while True:
+            plan = BuildPlan(folder, next_number(folder), names, layout, schema, page_bytes)
+            try:
+                plan.version_folder.mkdir()
+            except FileExistsError:
+                continue  # another build has just taken the number
+            return plan
+    except OSError as refused:
+        raise TableError(f"{folder} can't be written ({refused}); give another folder for the table") from refused
 
 
 def discard(plan: BuildPlan) -> None:
@@ -159,7 +166,7 @@ def build_table(
         for number, (start, end) in enumerate(_cuts(codes, shards)):
             path = plan.version_folder / f"shard-{number:05d}.pages"
             part = rows.slice(start, end - start).to_batches(max_chunksize=10_000)
-            infos.append(write_shard(path, plan.stored_schema, plan.code_column, rows_per_page, part))
+            infos.append(write_shard(path, plan.stored_schema, plan.code_column, rows_per_page, part, page_bytes))
         return finish(plan, infos, rows_per_page, len(encoded.nulls) - len(kept))
     except BaseException:
         discard(plan)

@@ -9,11 +9,13 @@ products/
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,7 +121,7 @@ def read_versions(folder: Path) -> list[TableVersion]:
     """The versions of a table, oldest first; an error that says what is wrong where there are none to read."""
     path = folder / MANIFEST
     try:
-        text = path.read_text()
+        text = path.read_bytes()
     except FileNotFoundError:
         raise _missing(folder) from None
     except NotADirectoryError:
@@ -132,9 +134,18 @@ def read_versions(folder: Path) -> list[TableVersion]:
                 f"{path} was written by a newer millrace (table format {number}, this library reads up to {FORMAT}); "
                 "upgrade millrace to read it"
             )
+        if not manifest["versions"] or manifest["checksum"] != _checksum(manifest):
+            raise ValueError("its checksum does not fit")
         return [TableVersion.from_dict(version) for version in manifest["versions"]]
-    except (KeyError, TypeError, ValueError, pa.ArrowException) as broken:
-        raise DamagedTableError(f"{path} can't be read ({broken}); restore it or build the table again") from broken
+    except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as broken:
+        why = f"it has no {broken}" if isinstance(broken, KeyError) else broken
+        raise DamagedTableError(f"{path} is damaged ({why}); restore it or build the table in a new folder") from broken
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    """Of everything in the manifest but the checksum itself."""
+    rest = {name: manifest[name] for name in ("format", "codec", "versions")}
+    return str(xxhash.xxh3_64_hexdigest(json.dumps(rest, sort_keys=True).encode()))
 
 
 def version_at(versions: Sequence[TableVersion], timestamp_us: int) -> TableVersion:
@@ -160,16 +171,29 @@ def publish(folder: Path, version: TableVersion) -> TableVersion:
     The first version of a table is there for every batch. A later one takes effect a moment ahead, so that no batch which has
     already looked can be one that should have seen it; if writing took longer than that moment, it is stamped again.
     """
-    versions = read_versions(folder) if (folder / MANIFEST).exists() else []
-    while True:
-        if versions:
-            ahead = max(now_us() + PUBLISH_MARGIN_US, versions[-1].effective_at_us + 1)
-            version = replace(version, effective_at_us=ahead)
-        listed = [one.as_dict() for one in [*versions, version]]
-        manifest = {"format": FORMAT, "codec": CODEC_VERSION, "versions": listed}
-        write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
-        if not versions or now_us() < version.effective_at_us:
-            return version
+    with _one_at_a_time(folder):
+        versions = read_versions(folder) if (folder / MANIFEST).exists() else []
+        while True:
+            if versions:
+                ahead = max(now_us() + PUBLISH_MARGIN_US, versions[-1].effective_at_us + 1)
+                version = replace(version, effective_at_us=ahead)
+            listed = [one.as_dict() for one in [*versions, version]]
+            manifest: dict[str, Any] = {"format": FORMAT, "codec": CODEC_VERSION, "versions": listed}
+            manifest["checksum"] = _checksum(manifest)
+            write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+            if not versions or now_us() < version.effective_at_us:
+                return version
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Builds that finish together publish one after the other, so that none is lost. The system ends the lock with the process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

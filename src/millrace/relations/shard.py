@@ -75,12 +75,15 @@ class ShardWriter:
     The file appears under its name only when `close` has put everything on disk; until then it has a `.partial` name.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, code_column: str, rows_per_page: int) -> None:
+    def __init__(
+        self, path: Path, schema: pa.Schema, code_column: str, rows_per_page: int, page_bytes: int | None = None
+    ) -> None:
         self._path = path
         self._partial = path.with_name(path.name + ".partial")
         self._schema = schema
         self._code = code_column
         self._rows_per_page = rows_per_page
+        self._page_bytes = page_bytes
         self._layouts = column_layouts(schema)
         self._pages: list[tuple[int, ...]] = []
         self._left: list[pa.RecordBatch] = []
@@ -147,6 +150,11 @@ class ShardWriter:
         self._longest_run = max(self._longest_run, int(lengths.max()))
 
     def _page(self, batch: pa.RecordBatch) -> None:
+        if self._page_bytes is not None and batch.num_rows > 1 and batch.nbytes > 2 * self._page_bytes:
+            half = batch.num_rows // 2  # rows longer than those that were measured before
+            self._page(batch.slice(0, half))
+            self._page(batch.slice(half))
+            return
         message = batch.serialize()
         decoded = pa.ipc.read_record_batch(message, self._schema)
         buffers = buffer_offsets(decoded, message.address, self._layouts)
@@ -168,10 +176,15 @@ class ShardWriter:
 
 
 def write_shard(
-    path: Path, schema: pa.Schema, code_column: str, rows_per_page: int, batches: Iterable[pa.RecordBatch]
+    path: Path,
+    schema: pa.Schema,
+    code_column: str,
+    rows_per_page: int,
+    batches: Iterable[pa.RecordBatch],
+    page_bytes: int | None = None,
 ) -> ShardInfo:
-    """Write a whole shard, or leave nothing."""
-    writer = ShardWriter(path, schema, code_column, rows_per_page)
+    """Write a whole shard, or leave nothing. With `page_bytes`, pages twice as long are cut further."""
+    writer = ShardWriter(path, schema, code_column, rows_per_page, page_bytes)
     try:
         for batch in batches:
             if batch.num_rows:

@@ -11,7 +11,16 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import ArrayType, BooleanType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from millrace.catalog import algorithm, make_join
 from millrace.core.budget import Budget, parse_bytes
@@ -23,10 +32,9 @@ from millrace.spark.master import MasterTable
 from millrace.spark.parquet import ParquetTable
 from millrace.spark.planned import PlannedTable
 from millrace.spark.reports import PREFIX
-from millrace.spark.schema import arrow_type, check_key_types, column_field
+from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field
 from millrace.spark.task import EnrichTask, Shape, plan_group
 
-_FOUND = "__millrace"
 _numbers = itertools.count(1)
 
 On = str | Sequence[Any] | Mapping[str, str]
@@ -88,14 +96,15 @@ class _Call:
     def of(
         stream: DataFrame, table: PlannedTable, on: Pairs, how: How, columns: Any, memory_bytes: int, strategy: str
     ) -> _Call:
-        pairs = _in_key_order(on, table.key)
+        sensitive = case_sensitive(stream)
+        pairs = _in_key_order([(mine, _spelled(theirs, table.key, sensitive)) for mine, theirs in on], table.key)
         fields = [column_field(stream, mine, "stream") for mine, _ in pairs]
         check_key_types(fields)
         call = _Call(
             table=table,
             on=tuple((field.name, theirs) for field, (_, theirs) in zip(fields, pairs, strict=True)),
             how=how,
-            columns=_columns(columns, table.schema, pairs, how),
+            columns=_columns(columns, table.schema, pairs, how, sensitive),
             key_types=tuple(arrow_type(field.name, field.dataType) for field in fields),
             memory_bytes=memory_bytes,
             strategy=table.strategy if strategy == "auto" else algorithm(strategy).name,
@@ -128,20 +137,21 @@ class _Call:
         """Keys to the workers, structs back; the stream's own columns stay where they are."""
         found = F.arrow_udf(self.task(stream).keys_in, self._struct()).asNondeterministic()
         keys = [_column(stream, mine) for mine, _ in self.on]
-        joined = stream.withColumn(_FOUND, found(*keys, F.current_timestamp()))
-        joined = joined.observe(label, F.collect_list(F.col(f"{_FOUND}.stats")).alias("stats"))
-        first = F.col(f"{_FOUND}.c0")
+        beside = _free_name(stream)
+        joined = stream.withColumn(beside, found(*keys, F.current_timestamp()))
+        joined = joined.observe(label, F.collect_list(F.col(f"{beside}.stats")).alias("stats"))
+        first = F.col(f"{beside}.c0")
         if self.shape == "array":
             explode = F.explode if self.how == "inner" else F.explode_outer
-            joined, start = joined.withColumn(_FOUND, explode(first)), 0
+            joined, start = joined.withColumn(beside, explode(first)), 0
         else:
             start = 1
             if self.how != "left":
                 joined = joined.where(~first if self.how == "anti" else first)
         mine = [_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
-        theirs = [F.col(f"{_FOUND}.c{i}").alias(name) for i, name in enumerate(self.columns.values(), start)]
+        theirs = [F.col(f"{beside}.c{i}").alias(name) for i, name in enumerate(self.columns.values(), start)]
         selected = joined.select(*mine, *theirs)
-        return selected if _unambiguous(stream) else selected.drop(_FOUND)
+        return selected if _unambiguous(stream) else selected.drop(beside)
 
     def by_row(self, stream: DataFrame, label: Any) -> DataFrame:
         """Whole rows to the workers, joined rows back. Columns go by position, under names of our own until the end."""
@@ -151,7 +161,8 @@ class _Call:
         fields = [*stream.schema.fields, *theirs]
         inside = [StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(fields)]
         schema = StructType([*inside, StructField("real", BooleanType()), StructField("stats", StringType())])
-        joined = stream.withColumn(_FOUND, F.current_timestamp()).mapInArrow(self.task(stream).rows_in, schema)
+        plain = stream.select("*", F.current_timestamp()).toDF(*[f"s{i}" for i in range(len(stream.columns) + 1)])
+        joined = plain.mapInArrow(self.task(stream).rows_in, schema)  # it takes no odd or repeated names
         joined = joined.observe(label, F.collect_list(F.col("stats")).alias("stats")).where(F.col("real"))
         return joined.select(*[F.col(f"c{i}").alias(f.name, metadata=f.metadata) for i, f in enumerate(fields)])
 
@@ -190,7 +201,14 @@ def _pairs(on: On) -> Pairs:
     return tuple((mine, theirs) for mine, theirs in pairs)
 
 
-def _in_key_order(on: Pairs, key: tuple[str, ...]) -> Pairs:
+def _spelled(name: str, names: Sequence[str], sensitive: bool) -> str:
+    """The one of `names` that is meant, as Spark would find it; `name` itself where there is none."""
+    if name in names or sensitive:
+        return name
+    return next((one for one in names if one.lower() == name.lower()), name)
+
+
+def _in_key_order(on: Sequence[tuple[str, str]], key: tuple[str, ...]) -> Pairs:
     """The pairs in the order of the table's key, which they must name in full."""
     theirs = {table: mine for mine, table in on}
     if set(theirs) != set(key) or len(on) != len(key):
@@ -202,7 +220,7 @@ def _in_key_order(on: Pairs, key: tuple[str, ...]) -> Pairs:
 
 
 def _columns(
-    columns: Sequence[str] | Mapping[str, str] | None, schema: pa.Schema, on: tuple[tuple[str, str], ...], how: str
+    columns: Sequence[str] | Mapping[str, str] | None, schema: pa.Schema, on: Pairs, how: str, sensitive: bool
 ) -> dict[str, str]:
     """Table columns of the output and their names there."""
     if how in ("semi", "anti"):
@@ -210,11 +228,12 @@ def _columns(
             raise ParameterError(f"a {how} join puts out stream columns only; leave columns= out")
         return {}
     if columns is None:
-        same = {theirs for mine, theirs in on if mine == theirs}
+        same = {theirs for mine, theirs in on if _spelled(mine, (theirs,), sensitive) == theirs}
         return {name: name for name in schema.names if name not in same}
     if isinstance(columns, str):
         raise ParameterError(f"columns must be a list of names; got the text {columns!r}: write [{columns!r}]")
-    chosen = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
+    wanted = columns.items() if isinstance(columns, Mapping) else [(name, name) for name in columns]
+    chosen = {_spelled(name, schema.names, sensitive): renamed for name, renamed in wanted}
     for name in chosen:
         if name not in schema.names:
             raise SchemaError(f"the table has no column {name!r}; it has {', '.join(schema.names)}")
@@ -223,6 +242,12 @@ def _columns(
 
 def _column(frame: DataFrame, name: str) -> Column:
     return frame["`" + name.replace("`", "``") + "`"]
+
+
+def _free_name(frame: DataFrame) -> str:
+    """A name that no column has."""
+    taken = {name.lower() for name in frame.columns}
+    return next(name for name in (f"__millrace{n or ''}" for n in itertools.count()) if name not in taken)
 
 
 def _unambiguous(frame: DataFrame) -> bool:
@@ -238,5 +263,16 @@ def _spread(stream: DataFrame, on: tuple[tuple[str, str], ...], partitions: int)
     missing = keys[0].isNull()
     for key in keys[1:]:
         missing = missing | key.isNull()
-    others = [_column(stream, field.name) for field in stream.schema if not isinstance(field.dataType, MapType)]
+    names = [field.name.lower() for field in stream.schema]
+    fields = [field for field in stream.schema if names.count(field.name.lower()) == 1 and _hashable(field.dataType)]
+    others = [_column(stream, field.name) for field in fields]
     return stream.repartition(partitions, F.when(missing, F.xxhash64(*others)).otherwise(F.xxhash64(*keys)))
+
+
+def _hashable(kind: DataType) -> bool:
+    """Whether Spark has a hash for values of this type: not for maps, however deep inside."""
+    if isinstance(kind, StructType):
+        return all(_hashable(field.dataType) for field in kind)
+    if isinstance(kind, ArrayType):
+        return _hashable(kind.elementType)
+    return not isinstance(kind, (MapType, VariantType))

@@ -145,7 +145,8 @@ def _write(plan: BuildPlan, data: DataFrame, shards: int) -> TableVersion:
     """The job: codes, sort, one shard per partition; then the driver puts the collected shards together."""
     key = [F.col(_quoted(name)) for name in plan.key]
     null_free = data.where(" AND ".join(f"{_quoted(name)} IS NOT NULL" for name in plan.key))  # dropna would take NaN too
-    coded = null_free.select(_code_expression(plan, key).alias(CODE_COLUMN), *[F.col(_quoted(c)) for c in data.columns])
+    plain = [F.col(_quoted(name)).alias(f"c{i}") for i, name in enumerate(data.columns)]  # mapInArrow takes no odd names
+    coded = null_free.select(_code_expression(plan, key).alias(CODE_COLUMN), *plain)
     rows_per_page = _rows_per_page(plan, data)
     write = _shard_writer(plan, rows_per_page)
     job = coded.repartitionByRange(shards, CODE_COLUMN).sortWithinPartitions(CODE_COLUMN).mapInArrow(write, _REPORT)
@@ -208,7 +209,7 @@ def _shard_writer(plan: BuildPlan, rows_per_page: int) -> Any:
             raise TableError(f"an executor can't see {path.parent}: give a path that driver and executors share")
         schema, own_code = plan.stored_schema, plan.code_column == CODE_COLUMN
         rows = (_stored(batch, schema, own_code) for batch in batches)
-        info = write_shard(path, schema, plan.code_column, rows_per_page, rows)
+        info = write_shard(path, schema, plan.code_column, rows_per_page, rows, plan.page_bytes)
         report = [pa.array([json.dumps(info.as_dict())]), pa.array([partition], pa.int64())]
         yield pa.RecordBatch.from_arrays(report, ["shard", "partition"])
 

@@ -29,7 +29,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def column_field(frame: DataFrame, name: str, what: str) -> StructField:
     """The one column of that name, as Spark finds it; an error that lists the columns where there is none."""
-    sensitive = _case_sensitive(frame)
+    sensitive = case_sensitive(frame)
     fields = [f for f in frame.schema.fields if f.name == name or (not sensitive and f.name.lower() == name.lower())]
     if not fields:
         raise SchemaError(f"the {what} has no column {name!r}; it has {', '.join(frame.columns)}")
@@ -49,5 +49,5 @@ def check_key_types(fields: Sequence[StructField]) -> None:
             )
 
 
-def _case_sensitive(frame: DataFrame) -> bool:
+def case_sensitive(frame: DataFrame) -> bool:
     return str(frame.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"

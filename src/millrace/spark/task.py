@@ -244,7 +244,10 @@ def _ordered(shape: Shape, rows: int, sequence: Int64Array, output: pa.RecordBat
 def _lists(output: pa.RecordBatch, order: Int64Array, starts: Int64Array) -> pa.Array:
     """One list of structs per row."""
     rows = output.take(pa.array(order[starts[0] : starts[-1]]))
-    structs = pa.StructArray.from_arrays(rows.columns, [f"c{i}" for i in range(len(rows.columns))])
+    if rows.num_columns:
+        structs = pa.StructArray.from_arrays(rows.columns, [f"c{i}" for i in range(rows.num_columns)])
+    else:  # a struct of nothing, whose length only the matches tell
+        structs = pa.Array.from_buffers(pa.struct([]), int(starts[-1] - starts[0]), [None])
     return pa.ListArray.from_arrays(pa.array(starts - starts[0], pa.int32()), structs)
 
 
@@ -271,7 +274,7 @@ def _stats_row(schema: pa.Schema, stats: str) -> pa.RecordBatch:
 
 
 def _positional(columns: list[pa.Array]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(columns, [f"c{i}" for i in range(len(columns))])
+    return pa.RecordBatch.from_arrays(columns, [*(f"c{i}" for i in range(len(columns) - 2)), "real", "stats"])
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

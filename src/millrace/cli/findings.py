@@ -1,0 +1,19 @@
+"""What a check of `millrace doctor` finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: `found` says what is there, `advice` what to do about it, `values` the numbers behind it."""
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+    values: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,166 @@
+"""`millrace build` and `millrace inspect`: table folders from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from millrace.cli.session import local_session, require_spark
+from millrace.core.budget import format_bytes, parse_bytes
+from millrace.core.errors import DamagedTableError, ParameterError, TableError
+from millrace.relations.folder import TableVersion, now_us, read_versions, version_at
+from millrace.relations.stored import StoredRelation
+
+_LARGE_BYTES = 256 << 20  # of Parquet: from here on it pays that the JVM compiles well
+_RUN_PAGES = 64  # read at once while verifying
+
+
+def build_from_parquet(
+    source: Path,
+    path: Path,
+    key: Sequence[str],
+    layout: str,
+    page_bytes: str,
+    shards: int | None,
+    driver_memory: str,
+    console: Console,
+) -> None:
+    """Build a table, or a new version of it, from Parquet files."""
+    size = parse_bytes(page_bytes)
+    parse_bytes(driver_memory)
+    if not key:
+        raise ParameterError("--key must name at least one column, such as --key product_id")
+    if not source.exists():
+        raise TableError(f"there is no {source}; give a Parquet file or a folder of them")
+    require_spark()
+    from millrace.spark.master import MasterTable
+
+    brief = _bytes(source) < _LARGE_BYTES
+    with console.status("starting Spark ...") as status, TemporaryDirectory(prefix="millrace-spark-") as scratch:
+        with local_session(Path(scratch), driver_memory=driver_memory, brief=brief) as spark:
+            status.update(f"building {escape(str(path))} ...")
+            data = spark.read.parquet(str(source.absolute()))
+            table = MasterTable.build(data, list(key), path, layout=layout, page_bytes=size, shards=shards)
+    console.print(str(table.describe()), markup=False, highlight=False, soft_wrap=True)
+
+
+def _bytes(source: Path) -> int:
+    return sum(path.stat().st_size for path in ([source] if source.is_file() else source.rglob("*")))
+
+
+def inspect_table(path: Path, *, verify: bool, as_json: bool, console: Console) -> bool:
+    """Print what is in a table folder; returns False when pages are damaged."""
+    versions = read_versions(path)
+    current = version_at(versions, now_us())
+    damage = _verify_all(path, versions, Console(stderr=True)) if verify else None
+    if as_json:
+        print(json.dumps(_as_json(path, versions, current, damage), indent=2))
+    else:
+        _show(path, versions, current, damage, console)
+    return not damage
+
+
+def _verify_all(path: Path, versions: Sequence[TableVersion], console: Console) -> list[str]:
+    """Read every page of every version; what is wrong, page by page."""
+    columns = (TextColumn("checking pages"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    damage: list[str] = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("pages", total=sum(version.pages for version in versions))
+        for version in versions:
+            damage += verify_version(path, version, lambda pages: bar.advance(task, pages))
+    return damage
+
+
+def verify_version(path: Path, version: TableVersion, advance: Callable[[int], object]) -> list[str]:
+    """The damage to one version, as messages; `advance` is told how many pages were checked."""
+    try:
+        relation = StoredRelation(path, version, "buffered")
+    except TableError as broken:
+        return [str(broken)]
+    try:
+        damage: list[str] = []
+        for first in range(0, version.pages, _RUN_PAGES):
+            count = min(_RUN_PAGES, version.pages - first)
+            damage += _verify_run(relation, first, count)
+            advance(count)
+        return damage
+    finally:
+        relation.close()
+
+
+def _verify_run(relation: StoredRelation, first: int, count: int) -> list[str]:
+    """Damaged pages of a run. A run with damage is read again page by page, so that every damaged one is named."""
+    try:
+        relation.read(first, count)
+    except DamagedTableError as damaged:
+        if count == 1:
+            return [str(damaged)]
+        return [message for page in range(first, first + count) for message in _verify_run(relation, page, 1)]
+    return []
+
+
+def _as_json(path: Path, versions: Sequence[TableVersion], current: TableVersion, damage: list[str] | None) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "path": str(path),
+        "current_version": current.number,
+        "versions": [_version_json(version) for version in versions],
+    }
+    if damage is not None:
+        report |= {"pages_checked": sum(version.pages for version in versions), "damage": damage}
+    return report
+
+
+def _version_json(version: TableVersion) -> dict[str, Any]:
+    plain = version.as_dict()
+    del plain["schema"], plain["stored_schema"]  # encoded; `columns` says the same for people
+    return {**plain, "bytes": version.bytes, "unique": version.unique}
+
+
+def _show(
+    path: Path, versions: Sequence[TableVersion], current: TableVersion, damage: list[str] | None, console: Console
+) -> None:
+    def say(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    say(f"table {path}", "bold")
+    duplicates = "unique" if current.unique else "with duplicates"
+    say(f"  key      {', '.join(current.key)} ({duplicates}), layout {current.layout}")
+    say(f"  rows     {current.rows:,}; {current.null_keys:,} without a key were left out")
+    say(f"  pages    {current.pages:,} of at most {format_bytes(current.page_bytes)}, {current.rows_per_page:,} rows each")
+    say(f"  on disk  {format_bytes(current.bytes)} in {len(current.shards)} shards")
+    say("  columns")
+    for field in current.schema:
+        say(f"    {field.name}  {field.type}{'' if field.nullable else ', never null'}")
+    console.print(_versions_table(versions, current))
+    for message in damage or []:
+        say(message, "red")
+    if damage is not None:
+        checked = sum(version.pages for version in versions)
+        verdict = f"{len(damage)} problems found" if damage else "all checksums fit"
+        say(f"{checked:,} pages checked: {verdict}", "red" if damage else "green")
+
+
+def _versions_table(versions: Sequence[TableVersion], current: TableVersion) -> Table:
+    table = Table(title="versions", title_justify="left")
+    for name in ("version", "in effect from", "rows", "pages", "bytes"):
+        table.add_column(name, justify="left" if name == "in effect from" else "right")
+    for version in versions:
+        number = f"{version.number} (current)" if version is current else str(version.number)
+        sizes = (f"{version.rows:,}", f"{version.pages:,}", format_bytes(version.bytes))
+        table.add_row(number, _moment(version.effective_at_us), *sizes)
+    return table
+
+
+def _moment(effective_at_us: int) -> str:
+    if effective_at_us == 0:
+        return "the beginning"
+    return datetime.fromtimestamp(effective_at_us / 1e6, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,112 @@
+"""Shards: pages at 4 KiB boundaries, a directory that finds every buffer, runs of equal keys, and nothing left of a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from millrace.core.errors import ParameterError
+from millrace.relations.layout import column_layouts
+from millrace.relations.shard import ALIGNMENT, checksum, directory_path, plan_rows_per_page, write_shard
+
+SCHEMA = pa.schema([("code", pa.int64()), ("name", pa.string()), ("flag", pa.bool_()), ("list", pa.list_(pa.int32()))])
+
+
+def rows(codes: list[int]) -> pa.RecordBatch:
+    names = [None if code % 5 == 0 else f"name {code}" for code in codes]
+    flags = [None if code % 7 == 0 else code % 2 == 0 for code in codes]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(codes, pa.int64()), pa.array(names), pa.array(flags), pa.array([[c % 9] for c in codes], pa.list_(pa.int32()))],
+        schema=SCHEMA,
+    )
+
+
+def directory(path: Path) -> pa.Table:
+    with pa.OSFile(str(directory_path(path))) as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+@pytest.mark.parametrize("batch_rows", [1, 3, 10, 64, 1000])
+@pytest.mark.parametrize("rows_per_page", [1, 7, 100])
+def test_pages_hold_the_rows_in_order_whatever_batches_they_came_in(
+    tmp_path: Path, batch_rows: int, rows_per_page: int
+) -> None:
+    codes = sorted(n // 3 for n in range(200))
+    whole = rows(codes)
+    parts = [whole.slice(start, batch_rows) for start in range(0, 200, batch_rows)]
+    path = tmp_path / "a.pages"
+    info = write_shard(path, SCHEMA, "code", rows_per_page, parts)
+    data = path.read_bytes()
+    assert (info.rows, info.pages, info.bytes) == (200, -(-200 // rows_per_page), len(data))
+    assert (info.longest_run, info.first, info.last, info.unique) == (3, 0, 66, False)
+    assert info.bytes % ALIGNMENT == 0
+    pages = directory(path).to_pylist()
+    decoded = []
+    for page in pages:
+        assert page["offset"] % ALIGNMENT == 0
+        message = data[page["offset"] : page["offset"] + page["bytes"]]
+        assert checksum(message) == page["checksum"]
+        batch = pa.ipc.read_record_batch(pa.py_buffer(message), SCHEMA)
+        assert (batch.num_rows, batch.column(0)[0].as_py(), batch.column(0)[-1].as_py()) == (page["rows"], page["first"], page["last"])
+        decoded.append(batch)
+    assert pa.Table.from_batches(decoded).equals(pa.Table.from_batches([whole]))
+    assert max(page["bytes"] for page in pages) <= info.max_page_bytes
+
+
+def test_the_directory_gives_the_place_of_every_buffer(tmp_path: Path) -> None:
+    path = tmp_path / "a.pages"
+    write_shard(path, SCHEMA, "code", 8, [rows(list(range(1, 30)))])
+    data = path.read_bytes()
+    layout = {one.name: one for one in column_layouts(SCHEMA)}
+    page = directory(path).to_pylist()[1]
+    start = page["offset"] + page[f"buffer{layout['code'].buffer + 1}"]
+    assert [int.from_bytes(data[start + 8 * i : start + 8 * i + 8], "little") for i in range(8)] == list(range(9, 17))
+    assert page[f"buffer{layout['code'].buffer}"] == -1  # no nulls, no bitmap
+    assert page[f"buffer{layout['name'].buffer}"] >= 0
+
+
+@pytest.mark.parametrize(("codes", "longest"), [([1, 2, 3], 1), ([4] * 50, 50), ([1, 2, 2, 3, 3, 3, 4], 3), ([], 0)])
+@pytest.mark.parametrize("rows_per_page", [1, 2, 3, 16])
+@pytest.mark.parametrize("batch_rows", [1, 2, 5, 100])
+def test_the_longest_run_is_counted_across_pages_and_batches(
+    tmp_path: Path, codes: list[int], longest: int, rows_per_page: int, batch_rows: int
+) -> None:
+    parts = [rows(codes[start : start + batch_rows]) for start in range(0, len(codes), batch_rows)]
+    assert write_shard(tmp_path / "a.pages", SCHEMA, "code", rows_per_page, parts).longest_run == longest
+
+
+@pytest.mark.parametrize("parts", [[[1, 3, 2]], [[1, 5], [4, 6]], [[2**63 - 1], [-(2**63)]], [[0], [-(2**63), 2**63 - 1]]])
+@pytest.mark.parametrize("rows_per_page", [1, 2, 100])
+def test_rows_out_of_order_are_refused_and_nothing_is_left(
+    tmp_path: Path, parts: list[list[int]], rows_per_page: int
+) -> None:
+    with pytest.raises(ParameterError, match="sorted by code"):
+        write_shard(tmp_path / "a.pages", SCHEMA, "code", rows_per_page, [rows(part) for part in parts])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_source_that_breaks_leaves_nothing(tmp_path: Path) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield rows(list(range(1000)))
+        raise RuntimeError("gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        write_shard(tmp_path / "a.pages", SCHEMA, "code", 10, broken())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_extreme_codes_are_in_order(tmp_path: Path) -> None:
+    info = write_shard(tmp_path / "a.pages", SCHEMA, "code", 2, [rows([-(2**63), -1, 0, 1, 2**63 - 1])])
+    assert (info.first, info.last, info.longest_run) == (-(2**63), 2**63 - 1, 1)
+
+
+def test_rows_per_page_follow_the_bytes_of_a_page() -> None:
+    batch = rows(list(range(1, 2000)))
+    few, many = plan_rows_per_page(batch, 4096), plan_rows_per_page(batch, 1 << 20)
+    assert 1 <= few < many <= 65_536
+    assert batch.slice(0, many).serialize().size <= 1 << 20
+    with pytest.raises(ParameterError, match="page_bytes must be at least 4096; got 100"):
+        plan_rows_per_page(batch, 100)

@@ -1,0 +1,111 @@
+"""`ParquetTable` and the row host: matches of any number, watermark kept, nothing to build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import millrace as mr
+from millrace.core.errors import SchemaError, StrategyError, TableError
+from tests.spark.running import HOWS, SPARK_HOW, frame, read_stream, run_query, same_rows, write_files
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
+
+
+@pytest.fixture
+def sales() -> pa.Table:
+    rng = np.random.default_rng(4)
+    keys = pa.array(np.where(rng.random(600) < 0.05, None, rng.integers(0, 120, 600)), pa.int64())
+    return pa.table({"product": keys, "id": np.arange(600), "at": pa.array(np.arange(600) * 1_000_000, pa.timestamp("us", "UTC"))})
+
+
+@pytest.fixture
+def products() -> pa.Table:
+    """100 products, 40 rows of each: more than fit an array."""
+    keys = np.repeat(np.arange(100), 40)
+    return pa.table({"product": keys, "price": np.arange(4_000) * 0.5, "name": [f"p{k}" for k in keys], "unused": np.arange(4_000)})
+
+
+@pytest.fixture
+def lake(tmp_path: Path, products: pa.Table) -> Path:
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    for number in range(3):
+        pq.write_table(products.slice(number * 1_500, 1_500), folder / f"{number}.parquet", row_group_size=400)
+    return folder
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_parquet_folder_gives_what_sparks_own_join_gives(
+    spark: SparkSession, sales: pa.Table, lake: Path, how: str
+) -> None:
+    stream = frame(spark, sales)
+    expected = stream.join(spark.read.parquet(str(lake)), "product", SPARK_HOW[how])
+    found = mr.enrich(stream, mr.ParquetTable(lake), on="product", how=how, memory="8m")
+    assert found.columns == expected.select(*stream.columns, *[c for c in expected.columns if c not in stream.columns]).columns
+    assert same_rows(found, expected.select(*found.columns))
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_a_table_with_many_rows_to_a_key_is_joined_row_by_row(
+    spark: SparkSession, sales: pa.Table, products: pa.Table, tmp_path: Path, how: str
+) -> None:
+    table = mr.MasterTable.build(frame(spark, products), key="product", path=tmp_path / "t", page_bytes=4096)
+    assert table.latest.longest_run == 40
+    folder = write_files(sales, tmp_path / "in", 3)
+    stream = read_stream(spark, folder)
+    streamed = run_query(mr.enrich(stream, table, on="product", how=how, memory="4m", columns=["price"]), tmp_path / "run")
+    expected = frame(spark, sales).join(frame(spark, products.select(["product", "price"])), "product", how)
+    assert same_rows(streamed.rows, expected.select(*streamed.rows.columns))
+    reports = mr.reports(streamed.query)
+    assert [report.batch_id for report in reports] == [0, 1, 2]
+    assert sum(report.rows_in for report in reports) == 600
+    assert sum(report.ledger.unmatched for report in reports) == expected.where("product is null or product >= 100").count() or how == "inner"
+
+
+def test_a_batch_without_a_single_match_is_reported_too(spark: SparkSession, lake: Path) -> None:
+    from pyspark.sql import Observation
+
+    watch = Observation("none")
+    stream = spark.range(1_000, 1_010).withColumnRenamed("id", "product")
+    assert mr.enrich(stream, mr.ParquetTable(lake), on="product", observation=watch).count() == 0
+    (report,) = mr.reports(watch)
+    assert (report.rows_in, report.matched, report.counts.absent_keys) == (10, 0, 10)
+
+
+def test_the_watermark_of_the_stream_is_kept(spark: SparkSession, sales: pa.Table, lake: Path, tmp_path: Path) -> None:
+    stream = read_stream(spark, write_files(sales, tmp_path / "in", 3)).withWatermark("at", "10 seconds")
+    found = mr.enrich(stream, mr.ParquetTable(lake), on="product", columns=["price"])
+    counted = found.groupBy(F.window("at", "60 seconds")).count()
+    streamed = run_query(counted, tmp_path / "run", output_mode="append")
+    # append mode puts a window out only once the watermark has passed it: rows here mean that it is alive
+    assert streamed.rows.count() >= 8
+
+
+def test_only_the_columns_that_are_needed_are_read(spark: SparkSession, sales: pa.Table, lake: Path) -> None:
+    table = mr.ParquetTable(lake)
+    planned = table.planned(frame(spark, sales), ("product",))
+    assert planned.open(0, ("price",)).schema.names == ["product", "price"]
+
+
+def test_a_strategy_that_needs_an_index_is_refused_before_anything_runs(
+    spark: SparkSession, sales: pa.Table, lake: Path
+) -> None:
+    with pytest.raises(StrategyError, match="meshjoin"):
+        mr.enrich(frame(spark, sales), mr.ParquetTable(lake), on="product", strategy="sweepjoin")
+
+
+def test_a_key_that_is_not_in_the_files_is_named(spark: SparkSession, sales: pa.Table, lake: Path) -> None:
+    with pytest.raises(SchemaError, match="has no column 'id'"):
+        mr.enrich(frame(spark, sales), mr.ParquetTable(lake), on="id")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="nowhere"):
+        mr.ParquetTable(tmp_path / "nowhere")
