@@ -312,5 +312,6 @@ CAUGHT_BY: dict[str, type[PlainJoin]] = {
     "bounded_memory": Hoards,
     "small_budget": IgnoresTheBudget,
     "bounded_output": FloodsItsOutput,
+    "bounded_misses": FloodsItsOutput,
     "wrong_keys": AcceptsAnyKey,
 }

@@ -57,7 +57,7 @@ def test_a_batch_older_than_every_version_is_told_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_table(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="there is no table at .*nowhere; build one with MasterTable.build"):
+    with pytest.raises(TableError, match=r"there is no table at .*nowhere; build one with MasterTable\.build"):
         read_versions(tmp_path / "nowhere")
     with pytest.raises(TableError, match="is not a millrace table"):
         read_versions(tmp_path)
@@ -119,7 +119,7 @@ def test_a_table_of_a_newer_library_is_refused_and_left_alone(tmp_path: Path, fi
     path.write_text(json.dumps(manifest))
     before = path.read_bytes()
     for attempt in (lambda: read_versions(tmp_path), lambda: build_table(tmp_path, ROWS, "id")):
-        with pytest.raises(TableVersionError, match="newer millrace.*upgrade"):
+        with pytest.raises(TableVersionError, match=r"newer millrace.*upgrade"):
             attempt()
     assert path.read_bytes() == before
 

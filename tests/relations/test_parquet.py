@@ -68,7 +68,9 @@ def test_a_meshjoin_over_it_is_exact(folder: Path, table: pa.Table) -> None:
 
 
 def test_types_are_those_the_query_was_planned_with(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int32()), "s": pa.array(["a", "b"]).dictionary_encode()}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"id": pa.array([1, 2], pa.int32()), "s": pa.array(["a", "b"]).dictionary_encode()}), tmp_path / "a.parquet"
+    )
     lake = ParquetRelation(list_files(tmp_path), pa.schema([("id", pa.int64()), ("s", pa.string())]), "id")
     assert lake.read(0, 1).take(np.array([1]), ["id", "s"]).to_pylist() == [{"id": 2, "s": "b"}]
 

@@ -19,7 +19,12 @@ def rows(codes: list[int]) -> pa.RecordBatch:
     names = [None if code % 5 == 0 else f"name {code}" for code in codes]
     flags = [None if code % 7 == 0 else code % 2 == 0 for code in codes]
     return pa.RecordBatch.from_arrays(
-        [pa.array(codes, pa.int64()), pa.array(names), pa.array(flags), pa.array([[c % 9] for c in codes], pa.list_(pa.int32()))],
+        [
+            pa.array(codes, pa.int64()),
+            pa.array(names),
+            pa.array(flags),
+            pa.array([[c % 9] for c in codes], pa.list_(pa.int32())),
+        ],
         schema=SCHEMA,
     )
 
@@ -50,7 +55,11 @@ def test_pages_hold_the_rows_in_order_whatever_batches_they_came_in(
         message = data[page["offset"] : page["offset"] + page["bytes"]]
         assert checksum(message) == page["checksum"]
         batch = pa.ipc.read_record_batch(pa.py_buffer(message), SCHEMA)
-        assert (batch.num_rows, batch.column(0)[0].as_py(), batch.column(0)[-1].as_py()) == (page["rows"], page["first"], page["last"])
+        assert (batch.num_rows, batch.column(0)[0].as_py(), batch.column(0)[-1].as_py()) == (
+            page["rows"],
+            page["first"],
+            page["last"],
+        )
         decoded.append(batch)
     assert pa.Table.from_batches(decoded).equals(pa.Table.from_batches([whole]))
     assert max(page["bytes"] for page in pages) <= info.max_page_bytes
@@ -80,9 +89,7 @@ def test_the_longest_run_is_counted_across_pages_and_batches(
 
 @pytest.mark.parametrize("parts", [[[1, 3, 2]], [[1, 5], [4, 6]], [[2**63 - 1], [-(2**63)]], [[0], [-(2**63), 2**63 - 1]]])
 @pytest.mark.parametrize("rows_per_page", [1, 2, 100])
-def test_rows_out_of_order_are_refused_and_nothing_is_left(
-    tmp_path: Path, parts: list[list[int]], rows_per_page: int
-) -> None:
+def test_rows_out_of_order_are_refused_and_nothing_is_left(tmp_path: Path, parts: list[list[int]], rows_per_page: int) -> None:
     with pytest.raises(ParameterError, match="sorted by code"):
         write_shard(tmp_path / "a.pages", SCHEMA, "code", rows_per_page, [rows(part) for part in parts])
     assert list(tmp_path.iterdir()) == []

@@ -41,7 +41,9 @@ def _rows(count: int = COUNT) -> pa.Table:
             "text": pa.array([some("x" * (n % 40), n) for n in range(count)]),
             "blob": pa.array([some(bytes([n % 256]) * (n % 5), n) for n in range(count)]),
             "list": pa.array([some([n] * (n % 4), n) for n in range(count)], pa.list_(pa.int64())),
-            "struct": pa.array([some({"a": n, "b": str(n)}, n) for n in range(count)], pa.struct([("a", pa.int32()), ("b", pa.string())])),
+            "struct": pa.array(
+                [some({"a": n, "b": str(n)}, n) for n in range(count)], pa.struct([("a", pa.int32()), ("b", pa.string())])
+            ),
             "nothing": pa.nulls(count, pa.string()),
             "empty": pa.array([""] * count),
         }

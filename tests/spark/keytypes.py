@@ -54,7 +54,11 @@ def _floats() -> list[Any]:
 
 def _timestamps() -> list[Any]:
     start = dt.datetime(2024, 3, 31, 0, 30)  # a change to summer time lies near
-    odd = [dt.datetime(1582, 10, 15), dt.datetime(1969, 12, 31, 23, 59, 59, 999999), dt.datetime(9999, 12, 31, 23, 59, 59, 999999)]
+    odd = [
+        dt.datetime(1582, 10, 15),
+        dt.datetime(1969, 12, 31, 23, 59, 59, 999999),
+        dt.datetime(9999, 12, 31, 23, 59, 59, 999999),
+    ]
     return [*odd, dt.datetime(1970, 1, 1), *(start + dt.timedelta(microseconds=n * 613_000_001) for n in range(30))]
 
 

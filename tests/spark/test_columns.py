@@ -9,9 +9,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-
-import millrace as mr
-from millrace.relations.build import build_table
 from tests.spark.running import (
     SPARK_HOW,
     every_how,
@@ -22,6 +19,9 @@ from tests.spark.running import (
     stream_through,
     write_files,
 )
+
+import millrace as mr
+from millrace.relations.build import build_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
@@ -166,9 +166,7 @@ def test_a_stream_with_two_columns_of_one_name_keeps_both(spark: SparkSession, w
 
 @pytest.mark.parametrize("name", ["__millrace", "stats", "c0", "real"])
 @pytest.mark.parametrize("shape", ["unique", "few", "many"])
-def test_no_name_of_the_stream_or_the_table_is_swallowed(
-    spark: SparkSession, warehouse: Path, name: str, shape: str
-) -> None:
+def test_no_name_of_the_stream_or_the_table_is_swallowed(spark: SparkSession, warehouse: Path, name: str, shape: str) -> None:
     rows = SHAPES[shape].select(["id", "name"]).rename_columns(["id", name])
     stream = frame(spark, SALES.select(["id", "sale"]).rename_columns(["id", name]))
     ours = mr.enrich(stream, _built(warehouse, rows), "id", how="left")
@@ -203,9 +201,7 @@ NESTED = pa.table(
 
 @pytest.mark.parametrize("read", ["mmap", "buffered"])
 @pytest.mark.parametrize("copies", [1, 3, 20], ids=["unique", "few", "many"])
-def test_values_of_every_type_come_back_as_they_were(
-    spark: SparkSession, warehouse: Path, copies: int, read: str
-) -> None:
+def test_values_of_every_type_come_back_as_they_were(spark: SparkSession, warehouse: Path, copies: int, read: str) -> None:
     rows = pa.concat_tables([NESTED] * copies)
     data = frame(spark, rows)
     table = mr.MasterTable.build(data, "id", warehouse, page_bytes=4096, shards=2)
@@ -220,9 +216,7 @@ def test_values_of_every_type_come_back_as_they_were(
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
 @pytest.mark.parametrize("copies", [1, 3, 20], ids=["unique", "few", "many"])
-def test_times_are_the_same_in_any_session_time_zone(
-    spark: SparkSession, warehouse: Path, zone: str, copies: int
-) -> None:
+def test_times_are_the_same_in_any_session_time_zone(spark: SparkSession, warehouse: Path, zone: str, copies: int) -> None:
     spark.conf.set("spark.sql.session.timeZone", zone)
     moments = pa.array([0, 1_711_846_800_000_000, 1_700_000_000_123_456, None], pa.timestamp("us", "UTC"))
     rows = pa.table({"k": moments, "seen": moments, "local": moments.cast(pa.timestamp("us"))})
@@ -314,9 +308,7 @@ def test_a_stream_whose_keys_are_all_absent_or_null(spark: SparkSession, warehou
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_shuffle_spreads_rows_without_a_key_and_changes_nothing(
-    spark: SparkSession, warehouse: Path, shape: str
-) -> None:
+def test_a_shuffle_spreads_rows_without_a_key_and_changes_nothing(spark: SparkSession, warehouse: Path, shape: str) -> None:
     sales = pa.table(
         {
             "n": range(400),
@@ -343,7 +335,9 @@ def test_two_tables_one_after_the_other(spark: SparkSession, warehouse: Path) ->
     stream = frame(spark, SALES.append_column("store", pa.array(["n", "s", "n", "x", None])))
     once = mr.enrich(stream, _built(warehouse / "p", PRODUCTS), "id", columns=["name"], how="left")
     twice = mr.enrich(once, _built(warehouse / "s", stores, "store"), "store", how="left")
-    theirs = stream.join(frame(spark, PRODUCTS.select(["id", "name"])), "id", "left").join(frame(spark, stores), "store", "left")
+    theirs = stream.join(frame(spark, PRODUCTS.select(["id", "name"])), "id", "left").join(
+        frame(spark, stores), "store", "left"
+    )
     difference = same_rows(twice, theirs.select(twice.columns))
     assert difference, difference
     assert twice.select(stream["price"]).count() == 5
@@ -365,7 +359,9 @@ def test_a_watermark_survives_and_old_windows_are_closed(
 ) -> None:
     start = 1_700_000_000_000_000
     minutes = [0, 1, 2, 30, 31, 60, 61, 90, 2]  # the last one is far too late
-    sales = pa.table({"id": [2] * len(minutes), "at": pa.array([start + m * 60_000_000 for m in minutes], pa.timestamp("us", "UTC"))})
+    sales = pa.table(
+        {"id": [2] * len(minutes), "at": pa.array([start + m * 60_000_000 for m in minutes], pa.timestamp("us", "UTC"))}
+    )
     table = _built(warehouse, SHAPES[shape])
     source = write_files(sales, tmp_path / "source", len(minutes))
     stream = read_stream(spark, source).withWatermark("at", "5 minutes")
@@ -397,9 +393,7 @@ def test_any_sink_takes_the_rows(spark: SparkSession, warehouse: Path, tmp_path:
 
 @pytest.mark.parametrize("where", ["inside", "outside"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_it_composes_with_foreach_batch(
-    spark: SparkSession, warehouse: Path, tmp_path: Path, where: str, shape: str
-) -> None:
+def test_it_composes_with_foreach_batch(spark: SparkSession, warehouse: Path, tmp_path: Path, where: str, shape: str) -> None:
     table = _built(warehouse, SHAPES[shape])
     stream = read_stream(spark, write_files(SALES, tmp_path / "source", 2))
     if where == "outside":

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.spark.running import frame, read_stream, write_files
 
 import millrace as mr
 from millrace.spark.pins import pinned_version
-from tests.spark.running import frame, read_stream, write_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.spark.keytypes import KINDS, stream_rows, table_rows
+from tests.spark.running import SPARK_HOW, every_how, frame, same_rows, stream_through
 
 import millrace as mr
 from millrace.catalog import ALGORITHMS
 from millrace.relations.build import build_table
-from tests.spark.keytypes import KINDS, stream_rows, table_rows
-from tests.spark.running import SPARK_HOW, every_how, frame, same_rows, stream_through
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 

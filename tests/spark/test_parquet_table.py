@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from tests.spark.running import HOWS, SPARK_HOW, frame, read_stream, run_query, same_rows, write_files
 
 import millrace as mr
 from millrace.core.errors import SchemaError, StrategyError, TableError
-from tests.spark.running import HOWS, SPARK_HOW, frame, read_stream, run_query, same_rows, write_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
@@ -22,14 +22,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 def sales() -> pa.Table:
     rng = np.random.default_rng(4)
     keys = pa.array(np.where(rng.random(600) < 0.05, None, rng.integers(0, 120, 600)), pa.int64())
-    return pa.table({"product": keys, "id": np.arange(600), "at": pa.array(np.arange(600) * 1_000_000, pa.timestamp("us", "UTC"))})
+    return pa.table(
+        {"product": keys, "id": np.arange(600), "at": pa.array(np.arange(600) * 1_000_000, pa.timestamp("us", "UTC"))}
+    )
 
 
 @pytest.fixture
 def products() -> pa.Table:
     """100 products, 40 rows of each: more than fit an array."""
     keys = np.repeat(np.arange(100), 40)
-    return pa.table({"product": keys, "price": np.arange(4_000) * 0.5, "name": [f"p{k}" for k in keys], "unused": np.arange(4_000)})
+    return pa.table(
+        {"product": keys, "price": np.arange(4_000) * 0.5, "name": [f"p{k}" for k in keys], "unused": np.arange(4_000)}
+    )
 
 
 @pytest.fixture
@@ -42,9 +46,7 @@ def lake(tmp_path: Path, products: pa.Table) -> Path:
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_a_parquet_folder_gives_what_sparks_own_join_gives(
-    spark: SparkSession, sales: pa.Table, lake: Path, how: str
-) -> None:
+def test_a_parquet_folder_gives_what_sparks_own_join_gives(spark: SparkSession, sales: pa.Table, lake: Path, how: str) -> None:
     stream = frame(spark, sales)
     expected = stream.join(spark.read.parquet(str(lake)), "product", SPARK_HOW[how])
     found = mr.enrich(stream, mr.ParquetTable(lake), on="product", how=how, memory="8m")
@@ -66,7 +68,10 @@ def test_a_table_with_many_rows_to_a_key_is_joined_row_by_row(
     reports = mr.reports(streamed.query)
     assert [report.batch_id for report in reports] == [0, 1, 2]
     assert sum(report.rows_in for report in reports) == 600
-    assert sum(report.ledger.unmatched for report in reports) == expected.where("product is null or product >= 100").count() or how == "inner"
+    assert (
+        sum(report.ledger.unmatched for report in reports) == expected.where("product is null or product >= 100").count()
+        or how == "inner"
+    )
 
 
 def test_a_batch_without_a_single_match_is_reported_too(spark: SparkSession, lake: Path) -> None:

@@ -3,7 +3,7 @@
 >>> from millrace.checks import LAWS, check_join
 >>> for law in LAWS[:2]:
 ...     print(law.name, "-", law.sentence)
-exact - The output equals a plain join as a multiset, in the smallest budget and in a large one.
+exact - The output equals a plain join as a multiset, in budgets from the smallest to a large one.
 duplicates - Every pair of equal keys comes out, however often a key occurs on either side.
 
 `check_join(MyJoin)` raises `BrokenLaw` at the first law that `MyJoin` breaks; `run_laws(MyJoin)` tries them all and

@@ -45,16 +45,18 @@ class Law(NamedTuple):
 def exact(make: Make, how: How) -> None:
     data = sample(how)
     for rows_per_page in (1, 4, 64):
-        for memory in (tightest(make, _paged(data, rows_per_page), data.spec), ROOMY):
+        for memory in _budgets(make, data, _paged(data, rows_per_page)):
             _exact(make, data, _paged(data, rows_per_page), [16], memory=memory)
 
 
 def duplicates(make: Make, how: How) -> None:
-    relation = pa.table({"id": [7] * 40 + [8] * 3 + [9], "price": np.arange(44.0), "name": ["x"] * 44})
-    stream = pa.table({"event": np.arange(60), "product": [7, 8, 9] * 20, "note": ["y"] * 60})
+    keys = [key for key in range(12) for _ in range(25 if key == 7 else 1 + key % 4)]  # most go on over a page's end
+    relation = pa.table({"id": keys, "price": np.arange(float(len(keys))), "name": ["x"] * len(keys)})
+    stream = pa.table({"event": np.arange(60), "product": [*range(12)] * 5, "note": ["y"] * 60})
     data = Sample(relation, stream, spec_of(stream, how))
-    for sizes in ([60], [5], [1, PAUSE]):
-        _exact(make, data, _paged(data, 6), sizes)
+    for rows_per_page in (2, 5):
+        for memory in _budgets(make, data, _paged(data, rows_per_page)):
+            _exact(make, data, _paged(data, rows_per_page), [20], memory=memory)
 
 
 def null_keys(make: Make, how: How) -> None:
@@ -113,8 +115,9 @@ def early_end(make: Make, how: How) -> None:
 def any_cut(make: Make, how: How) -> None:
     data = sample(how)
     wanted = expected(data.stream, data.relation, data.spec)
+    smallest = tightest(make, _paged(data), data.spec)
     for sizes in ([1], [2, 3, 5, 8, 13], [64, 1], [119, 1], [1000]):
-        for memory in (tightest(make, _paged(data), data.spec), ROOMY):
+        for memory in (smallest, ROOMY):
             _compare(run_join(make, _paged(data), data.spec, cut(data.stream, sizes), memory=memory), wanted)
 
 
@@ -185,16 +188,15 @@ def output_schema(make: Make, how: How) -> None:
 
 def sequence_numbers(make: Make, how: How) -> None:
     data = sample(how)
-    run = run_join(make, _paged(data), data.spec, cut(data.stream, [25]))
+    run = _exact(make, data, _paged(data), [25])
     for number, step in enumerate(run.steps):
         events = step.output.column("event").to_pylist()
         require(events == step.sequence.tolist(), f"step {number} put out {events} with numbers {step.sequence.tolist()}")
-    _compare(run, expected(data.stream, data.relation, data.spec))
 
 
 def entry_steps(make: Make, how: How) -> None:
     data = sample(how)
-    run = run_join(make, _paged(data), data.spec, cut(data.stream, [25, PAUSE, 3]))
+    run = _exact(make, data, _paged(data), [25, PAUSE, 3])
     for number, step in enumerate(run.steps):
         count = len(step.entered)
         require(count == step.counts.removed, f"step {number}: {step.counts.removed} tuples left, {count} entry steps")
@@ -209,7 +211,7 @@ def entry_steps(make: Make, how: How) -> None:
 
 def ledger(make: Make, how: How) -> None:
     data = sample(how)
-    run = run_join(make, _paged(data), data.spec, cut(data.stream, [25]))  # the driver checks the balance of every step
+    run = _exact(make, data, _paged(data), [25])  # the driver checks the balance of every step
     inner = reference_pairs(data.stream, data.relation, spec_of(data.stream, "inner"))
     keys = comparable_keys(data.stream, ["product"])
     rows, matched, nulls = len(keys), len({pair[0] for pair in inner}), keys.count(None)
@@ -225,7 +227,8 @@ def ledger(make: Make, how: How) -> None:
 def honest_reads(make: Make, how: How) -> None:
     data = sample(how)
     relation = _paged(data)
-    for join in watched(make, relation, data.spec, cut(data.stream, [25, PAUSE])):
+    memory = _snug(make, relation, data.spec)
+    for join in watched(make, relation, data.spec, cut(data.stream, [25, PAUSE]), memory=memory):
         pages, reads = join.run.totals.pages_read, relation.reads
         require(pages == sum(count for _, count in reads), f"it counts {pages} pages read; the relation saw {reads}")
         seeks = join.run.totals.seeks
@@ -264,7 +267,7 @@ def failing_for_good(make: Make, how: How) -> None:
     data = sample(how, stream_rows=60)
     relation = FailingRelation(_paged(data), None)
     run = Run(data.spec.output_schema(relation))
-    join = Watched(make(relation, data.spec, Budget(ROOMY)), run, 100)
+    join = Watched(make(relation, data.spec, Budget(_snug(make, relation, data.spec))), run, 100)
     join.offer(next(cut(data.stream, [60])))
     errors = 0
     while join.pending and errors < 5:
@@ -320,6 +323,25 @@ def bounded_output(make: Make, how: How) -> None:
         require(np.all(counts == each), f"every tuple has {each} rows to come; they came out {set(counts.tolist())} times")
 
 
+def bounded_misses(make: Make, how: How) -> None:
+    tuples = OUTPUT_ROWS + 10_000
+    data = sample(how)
+    absent, nulls = pa.array(np.full(tuples, 1_000)), pa.nulls(tuples, pa.int64())
+    for keys in (absent, nulls):
+        stream = pa.record_batch({"product": keys})
+        spec = JoinSpec(stream.schema, (("product", "id"),), how, ("product",))
+        join = make(_paged(data), spec, Budget("64m"))
+        waiting = taken = join.offer(stream)
+        for _ in range(100):
+            if taken <= OUTPUT_ROWS or not waiting:
+                break  # with a small window there is nothing to bound
+            step = join.step()
+            most = step.output.num_rows
+            require(most <= OUTPUT_ROWS, f"a step put out {most} rows; more than {OUTPUT_ROWS} must wait for the next step")
+            waiting -= step.counts.removed
+        require(taken <= OUTPUT_ROWS or not waiting, f"{waiting} of {taken} tuples still wait after 100 steps")
+
+
 def wrong_keys(make: Make, how: How) -> None:
     data = sample(how)
     stream = data.stream.set_column(1, "product", data.stream.column("product").cast(pa.string()))
@@ -332,7 +354,7 @@ def wrong_keys(make: Make, how: How) -> None:
 
 
 LAWS: tuple[Law, ...] = (
-    Law("exact", exact, "The output equals a plain join as a multiset, in the smallest budget and in a large one."),
+    Law("exact", exact, "The output equals a plain join as a multiset, in budgets from the smallest to a large one."),
     Law("duplicates", duplicates, "Every pair of equal keys comes out, however often a key occurs on either side."),
     Law("null_keys", null_keys, "A null key matches nothing and is counted as null."),
     Law("absent_keys", absent_keys, "A key that the relation does not have leaves unmatched and is counted as absent."),
@@ -360,6 +382,7 @@ LAWS: tuple[Law, ...] = (
     Law("bounded_memory", bounded_memory, "What the join says it uses, and what it holds, never passes the budget."),
     Law("small_budget", small_budget, "A budget too small is refused with the bytes that would do, and they do."),
     Law("bounded_output", bounded_output, "A step puts out at most OUTPUT_ROWS rows, however many match."),
+    Law("bounded_misses", bounded_misses, "A step puts out at most OUTPUT_ROWS rows, however many match nothing."),
     Law("wrong_keys", wrong_keys, "Keys that can't be compared are refused when the join is built."),
 )  # fmt: skip
 
@@ -368,10 +391,22 @@ def _paged(data: Sample, rows_per_page: int = 4) -> MemoryRelation:
     return MemoryRelation(data.relation, "id", rows_per_page)
 
 
+def _budgets(make: Make, data: Sample, relation: Relation) -> tuple[int, ...]:
+    """From one tuple and one page at a time, over some of both, to all at once."""
+    smallest = tightest(make, relation, data.spec)
+    return (smallest, smallest + 2_000, smallest + 10_000, ROOMY)
+
+
+def _snug(make: Make, relation: Relation, spec: JoinSpec) -> int:
+    """A budget in which tuples wait, few pages are read at once, and both fill up."""
+    return tightest(make, relation, spec) + 2_000
+
+
 def _exact(
     make: Make, data: Sample, relation: Relation, sizes: list[int], *,
-    memory: int = ROOMY, steps_per_batch: int | None = 1,
+    memory: int | None = None, steps_per_batch: int | None = 1,
 ) -> Run:  # fmt: skip
+    memory = _snug(make, relation, data.spec) if memory is None else memory
     batches = cut(data.stream, sizes)
     run = run_join(make, relation, data.spec, batches, memory=memory, steps_per_batch=steps_per_batch)
     _compare(run, expected(data.stream, data.relation, data.spec))
@@ -389,7 +424,7 @@ def _retried(make: Make, relation: FailingRelation, data: Sample) -> tuple[Run, 
     went on to the end; it may refuse to, with an error of its own."""
     errors = 0
     run = Run(data.spec.output_schema(relation))
-    join = Watched(make(relation, data.spec, Budget(ROOMY)), run, 10_000)
+    join = Watched(make(relation, data.spec, Budget(_snug(make, relation, data.spec))), run, 10_000)
     rest = next(cut(data.stream, [data.stream.num_rows]))
     while rest.num_rows or join.pending:
         rest = rest.slice(join.offer(rest.slice(0, 20)))

@@ -130,9 +130,11 @@ def _keep_signals_plain() -> None:
 def _stop(children: set[psutil.Process]) -> None:
     """Stop the session and then the JVM, started or half-started, so that nothing writes into `scratch` any more."""
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is not None:
-        SparkContext._active_spark_context.stop()
+    running = SparkSession._instantiatedSession or SparkContext._active_spark_context
+    if running is not None:
+        running.stop()
     if SparkContext._gateway is not None:
         SparkContext._gateway.shutdown()
         SparkContext._gateway = SparkContext._jvm = None

@@ -45,12 +45,21 @@ def build_from_parquet(
     from millrace.spark.master import MasterTable
 
     brief = _bytes(source) < _LARGE_BYTES
-    with console.status("starting Spark ...") as status, TemporaryDirectory(prefix="millrace-spark-") as scratch:
-        with local_session(Path(scratch), driver_memory=driver_memory, brief=brief) as spark:
-            status.update(f"building {escape(str(path))} ...")
-            data = spark.read.parquet(str(source.absolute()))
-            table = MasterTable.build(data, list(key), path, layout=layout, page_bytes=size, shards=shards)
-    console.print(str(table.describe()), markup=False, highlight=False, soft_wrap=True)
+    with (
+        console.status(f"building {escape(str(path))} ..."),
+        TemporaryDirectory(prefix="millrace-spark-", ignore_cleanup_errors=True) as scratch,
+        local_session(Path(scratch), driver_memory=driver_memory, brief=brief) as spark,
+    ):
+        data = spark.read.parquet(str(source.absolute()))
+        table = MasterTable.build(data, list(key), path, layout=layout, page_bytes=size, shards=shards)
+    built = table.versions[-1]
+    console.print(
+        f"built version {built.number} of {path}: {built.rows:,} rows in {built.pages:,} pages, {format_bytes(built.bytes)}; "
+        f"in effect from {_moment(built.effective_at_us)}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _bytes(source: Path) -> int:

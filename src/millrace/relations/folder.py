@@ -187,7 +187,7 @@ def publish(folder: Path, version: TableVersion) -> TableVersion:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Builds that finish together publish one after the other, so that none is lost. The system ends the lock with the process."""
+    """Builds that finish together publish one after the other, so that none is lost. The lock ends with the process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -26,6 +26,11 @@ ReadMode = Literal["direct", "buffered", "mmap"]
 READ_MODES: tuple[ReadMode, ...] = ("direct", "buffered", "mmap")
 
 
+_Where = tuple[
+    npt.NDArray[np.int32], npt.NDArray[np.int32], Int64Array, Int64Array, Int64Array
+]  # page in the run and row in the page of each row, its place in the output; addresses and numbers of the pages
+
+
 class StoredRun:
     """Pages of a `StoredRelation`, each at an address in memory."""
 
@@ -55,69 +60,79 @@ class StoredRun:
         first = np.empty(len(codes), np.int64)
         count = np.empty(len(codes), np.int64)
         offsets = self._relation.code_offsets
-        gather.find_codes(codes, at, self._addresses, self.pages, self._sizes, self._bases, offsets, first, count)
+        gather.find_codes(
+            codes, at, self._addresses, self.pages, self._sizes, self._bases, offsets,
+            self._relation.firsts, self._relation.lasts, first, count,
+        )  # fmt: skip
         return first, count
 
     def take(self, rows: Int64Array, columns: Sequence[str]) -> pa.RecordBatch:
+        return self.scatter(rows, np.arange(len(rows)), len(rows), columns)
+
+    def scatter(self, rows: Int64Array, to: Int64Array, count: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """A batch of `count` rows whose row `to[i]` is row `rows[i]` of the run; rows that nothing goes to are null."""
         at = np.empty(len(rows), np.int32)
         inside = np.empty(len(rows), np.int32)
         gather.resolve_rows(rows, self._guess, self._relation.rows_per_page, self._bases, at, inside)
-        arrays = [self._column(self._relation.layouts[name], at, inside) for name in columns]
-        schema = pa.schema([self._relation.schema.field(name) for name in columns])
+        where = (at, inside, to, self._addresses, self.pages)
+        arrays = [self._column(self._relation.layouts[name], where, count) for name in columns]
+        fields = [self._relation.schema.field(name) for name in columns]
+        schema = pa.schema([field.with_nullable(field.nullable or count > len(rows)) for field in fields])
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _column(self, layout: ColumnLayout, at: npt.NDArray[np.int32], inside: npt.NDArray[np.int32]) -> pa.Array:
+    def _column(self, layout: ColumnLayout, where: _Where, count: int) -> pa.Array:
         if layout.kind == "nested":
-            return self._nested(layout, at, inside)
-        relation, count = self._relation, len(at)
-        where = (at, inside, self._addresses, self.pages)
-        validity, nulls = None, 0
-        if relation.has_nulls[layout.name]:
-            bits = np.zeros(-(-count // 8), np.uint8)
-            nulls = gather.gather_bits(*where, relation.buffer_offsets(layout.buffer), bits)
-            validity = pa.py_buffer(bits) if nulls else None
+            return self._nested(layout, where, count)
+        validity, nulls = self._validity(layout, where, count)
+        if layout.kind == "bytes":
+            return self._bytes(layout, where, count, validity, nulls)
         if layout.kind == "bits":
-            bits = np.zeros(-(-count // 8), np.uint8)
-            gather.gather_bits(*where, relation.buffer_offsets(layout.buffer + 1), bits)
-            return pa.Array.from_buffers(layout.type, count, [validity, pa.py_buffer(bits)], nulls)
-        if layout.kind == "fixed":
+            values: npt.NDArray[Any] = np.zeros(-(-count // 8), np.uint8)
+            gather.gather_bits(*where, self._relation.buffer_offsets(layout.buffer + 1), values)
+        else:
             function, dtype = gather.GATHER[layout.width]
-            values = np.empty(count * max(1, layout.width // 8) if layout.width == 16 else count, dtype)
-            function(*where, relation.buffer_offsets(layout.buffer + 1), values)
-            return pa.Array.from_buffers(layout.type, count, [validity, pa.py_buffer(values)], nulls)
-        return self._bytes_column(layout, where, validity, nulls)
+            size = count * layout.width // np.dtype(dtype).itemsize
+            values = np.empty(size, dtype) if count == len(where[0]) else np.zeros(size, dtype)
+            function(*where, self._relation.buffer_offsets(layout.buffer + 1), values)
+        return pa.Array.from_buffers(layout.type, count, [validity, pa.py_buffer(values)], nulls)
 
-    def _bytes_column(self, layout: ColumnLayout, where: Any, validity: pa.Buffer | None, nulls: int) -> pa.Array:
-        at, inside, addresses, pages = where
-        count = len(at)
-        starts = np.empty(count, np.int32)
-        ends = np.empty(count + 1, np.int64)
-        gather.measure_bytes(at, inside, addresses, pages, self._relation.buffer_offsets(layout.buffer + 1), starts, ends)
+    def _validity(self, layout: ColumnLayout, where: _Where, count: int) -> tuple[pa.Buffer | None, int]:
+        if count == len(where[0]) and not self._relation.has_nulls[layout.name]:
+            return None, 0
+        bits = np.zeros(-(-count // 8), np.uint8)
+        nulls = count - gather.gather_bits(*where, self._relation.buffer_offsets(layout.buffer), bits)
+        return (pa.py_buffer(bits), nulls) if nulls else (None, 0)
+
+    def _bytes(self, layout: ColumnLayout, where: _Where, count: int, validity: pa.Buffer | None, nulls: int) -> pa.Array:
+        at, inside, to, addresses, pages = where
+        starts = np.empty(len(at), np.int32)
+        ends = np.zeros(count + 1, np.int64)
+        offsets = self._relation.buffer_offsets(layout.buffer + 1)
+        gather.measure_bytes(at, inside, to, addresses, pages, offsets, starts, ends)
         if ends[-1] > 2**31 - 1:
             raise TableError(
                 f"column {layout.name!r} has values too long to put out {count} of them at once; give less memory= or "
                 "leave the column out with columns="
             )
         data = pa.allocate_buffer(int(ends[-1]))
-        gather.gather_bytes(at, addresses, pages, self._relation.buffer_offsets(layout.buffer + 2), starts, ends, data.address)
-        offsets = ends.astype(np.int32)
-        return pa.Array.from_buffers(layout.type, count, [validity, pa.py_buffer(offsets), data], nulls)
+        offsets = self._relation.buffer_offsets(layout.buffer + 2)
+        gather.gather_bytes(at, to, addresses, pages, offsets, starts, ends, data.address)
+        return pa.Array.from_buffers(layout.type, count, [validity, pa.py_buffer(ends.astype(np.int32)), data], nulls)
 
-    def _nested(self, layout: ColumnLayout, at: npt.NDArray[np.int32], inside: npt.NDArray[np.int32]) -> pa.Array:
+    def _nested(self, layout: ColumnLayout, where: _Where, count: int) -> pa.Array:
         """Lists, structs and maps have no kernel: their pages are decoded, each once."""
-        if len(at) == 0:
-            return pa.nulls(0, layout.type)
+        at, inside, to, addresses, _ = where
+        parts = [pa.nulls(1, layout.type)]
+        places = np.zeros(count, np.int64)  # in the parts; the null stands first
         order = np.argsort(at, kind="stable")
+        places[to[order]] = np.arange(1, len(at) + 1)
         pages, starts = np.unique(at[order], return_index=True)
-        parts = []
-        for page, rows in zip(pages, np.split(inside[order], starts[1:]), strict=True):
+        for page, rows in zip(pages, np.split(inside[order], starts[1:]), strict=False):
             number = int(self.pages[page])
-            message = pa.foreign_buffer(int(self._addresses[page]), int(self._relation.page_sizes[number]), self._keep)
+            message = pa.foreign_buffer(int(addresses[page]), int(self._relation.page_sizes[number]), self._keep)
             batch = pa.ipc.read_record_batch(message, self._relation.version.stored_schema)
             parts.append(batch.column(layout.name).take(pa.array(rows)))
-        inverse = np.empty(len(at), np.int64)
-        inverse[order] = np.arange(len(at))
-        return pa.concat_arrays(parts).take(pa.array(inverse))
+        return pa.concat_arrays(parts).take(pa.array(places))
 
 
 class StoredRelation:
@@ -161,7 +176,7 @@ class StoredRelation:
     def locate(self, codes: Int64Array) -> PageRuns:
         first = np.empty(len(codes), np.int64)
         last = np.empty(len(codes), np.int64)
-        gather.locate_pages(codes, self.firsts, self.lasts, first, last)
+        gather.locate_pages(codes, self.firsts, self.lasts, self._guide, self._guide_shift, first, last)
         return PageRuns(first, last)
 
     def read(self, first: int, count: int) -> StoredRun:
@@ -224,6 +239,7 @@ class StoredRelation:
         self._shard, self.offsets, self.page_sizes = columns["shard"], columns["offset"], columns["bytes"]
         self.page_rows, self._checksums = columns["rows"], columns["checksum"]
         self.firsts, self.lasts = columns["first"], columns["last"]
+        self._make_guide()
         self._buffers = [columns[name] for name in index.schema.names if name.startswith("buffer")]
         self.code_offsets = self._buffers[self.layouts[self.version.code_column].buffer + 1]
         self.has_nulls = {
@@ -231,6 +247,17 @@ class StoredRelation:
             for layout in self.layouts.values()
             if layout.kind != "nested"
         }
+
+    def _make_guide(self) -> None:
+        """For `locate`: about one page to a bucket of equally many codes, so that most keys are found without a search."""
+        self._guide_shift = np.uint64(0)
+        self._guide = np.zeros(1, np.int32)
+        if self.pages:
+            span = int(self.lasts[-1]) - int(self.firsts[0])
+            shift = max(0, span.bit_length() - (2 * self.pages).bit_length())
+            self._guide_shift = np.uint64(shift)
+            self._guide = np.zeros((span >> shift) + 1, np.int32)
+            gather.fill_guide(self.lasts, self.firsts[0], self._guide_shift, self._guide)
 
     def _map(self) -> None:
         self._maps = []

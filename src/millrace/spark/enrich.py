@@ -23,10 +23,10 @@ from pyspark.sql.types import (
 )
 
 from millrace.catalog import algorithm, make_join
-from millrace.core.budget import Budget, parse_bytes
-from millrace.core.errors import ParameterError, SchemaError
+from millrace.core.budget import Budget, format_bytes, parse_bytes
+from millrace.core.errors import BudgetError, ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
-from millrace.core.protocols import HOWS, How
+from millrace.core.protocols import HOWS, How, Relation
 from millrace.relations.folder import now_us
 from millrace.spark.master import MasterTable
 from millrace.spark.parquet import ParquetTable
@@ -129,9 +129,25 @@ class _Call:
             [(mine, kind) for (mine, _), kind in zip(self.on, self.key_types, strict=True)]
         )
         relation = self.table.open(now_us(), tuple(self.columns))
-        budget, spec = Budget(self.memory_bytes), task.spec()
-        plan_group(relation, spec, budget, task)
-        make_join(self.strategy, relation, spec, budget)
+        needed = self.memory_bytes
+        while (more := self._lacking(relation, task, needed)) is not None:
+            needed = max(more, needed + needed // 32)  # with more memory in all, more goes into putting rows in order
+        if needed > self.memory_bytes:
+            raise BudgetError(
+                f"the memory budget of {format_bytes(self.memory_bytes)} is too small for this join; give memory={needed} or "
+                "more, or fewer columns with columns=",
+                needed,
+            )
+
+    def _lacking(self, relation: Relation, task: EnrichTask, memory_bytes: int) -> int | None:
+        """None when the join can be made with this much memory; what it asks for otherwise."""
+        budget, spec = Budget(memory_bytes), task.spec()
+        try:
+            plan_group(relation, spec, budget, task)
+            make_join(self.strategy, relation, spec, budget)
+        except BudgetError as small:
+            return small.needed_bytes
+        return None
 
     def by_key(self, stream: DataFrame, label: Any) -> DataFrame:
         """Keys to the workers, structs back; the stream's own columns stay where they are."""
@@ -193,7 +209,7 @@ def _pairs(on: On) -> Pairs:
     elif isinstance(on, tuple) and len(on) == 2 and all(isinstance(part, str) for part in on):
         pairs = [on]
     elif isinstance(on, Sequence):
-        pairs = [(part, part) if isinstance(part, str) else tuple(part) for part in on]
+        pairs = [(part, part) if isinstance(part, str) else tuple(part) if isinstance(part, Sequence) else () for part in on]
     else:
         pairs = []
     if not pairs or any([type(part) for part in pair] != [str, str] for pair in pairs):

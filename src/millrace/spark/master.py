@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ class MasterTable:
         schema = arrow_schema(data.schema)
         plan = prepare(folder, schema, [field.name for field in fields], layout, page_bytes)
         try:
-            _write(plan, data, shards or _default_shards(data))
+            version = _write(plan, data, shards or _default_shards(data))
         except MillraceError:
             discard(plan)
             raise
@@ -106,6 +107,8 @@ class MasterTable:
             if not isinstance(failed, Exception):
                 raise
             raise TableError(_explain(failed, folder)) from failed
+        while now_us() < version.effective_at_us:  # so that whoever built it sees it from here on
+            time.sleep(0.05)
         return cls(folder)
 
     @property

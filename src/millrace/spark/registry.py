@@ -51,6 +51,9 @@ def open_relation(
     mode = choose_mode(version, read)
     name = (path, version.number, mode)
     relation = _relations.pop(name, None)
+    if relation is not None and relation.version != version:  # the folder was removed, and a table built there anew
+        relation.close()
+        relation = None
     if relation is None:
         while len(_relations) >= _MAX_OPEN:
             _relations.pop(next(iter(_relations))).close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from millrace.core.errors import SchemaError, TableVersionError
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import How, JoinSpec, Relation
 from millrace.core.step import Int64Array, Step
+from millrace.relations.rownumbers import ROW_NUMBER, RowNumbers
 from millrace.relations.stored import StoredRelation
 from millrace.spark.planned import MAX_ARRAY_ROWS, PlannedTable
 from millrace.spark.registry import unit_costs
@@ -32,6 +33,7 @@ EMIT_ROWS = 32_768
 _COPIES = 2.5  # what a row of the output takes while it is put in stream order: both orders, and a slice under way
 _REORDER_SHARE = 2  # half of the budget for that
 _MAX_GROUP_ROWS = 1 << 20
+_RESIDENT_GROUP_ROWS = 1 << 16  # where a page costs no read, more rows at a time only miss the processor's caches
 
 Shape = Literal["flag", "row", "array", "rows"]
 
@@ -123,7 +125,10 @@ class TaskHost:
         self._budget = Budget(task.memory_bytes)
         self._spec = task.spec()
         self.group_rows = plan_group(self._relation, self._spec, self._budget, task)
-        self._join = make_join(task.strategy, self._relation, self._spec, self._budget, **self._parameters())
+        self._numbers = numbered(self._relation, task)
+        joined: Any = self._relation if self._numbers is None else self._numbers
+        spec = self._spec if self._numbers is None else replace(self._spec, columns=(ROW_NUMBER,))
+        self._join = make_join(task.strategy, joined, spec, self._budget, **self._parameters())
         self._ledger = Ledger()
         self._reported = Ledger().totals
         self._base = 0
@@ -154,7 +159,11 @@ class TaskHost:
         output = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         del steps, parts
         self._base += batch.num_rows
-        yield from _ordered(self._task.shape, batch.num_rows, sequence, output, self.stats())
+        if self._numbers is not None and len(sequence):
+            found = self._numbers.scatter(output.column(0).to_numpy(), sequence, batch.num_rows, self._spec.columns)
+            yield from _in_place(batch.num_rows, sequence, found, self.stats())
+        else:
+            yield from _ordered(self._task.shape, batch.num_rows, sequence, output, self.stats())
 
     def stats(self) -> str:
         """Counts since the last call, as JSON."""
@@ -199,7 +208,8 @@ def plan_group(relation: Relation, spec: JoinSpec, budget: Budget, task: EnrichT
         found = max(found, relation.pages * relation.page_bytes // relation.rows)
     matches = (task.table.longest_run or 1) if task.shape == "array" else 1
     row = int(_COPIES * found * matches) + 2 * row_bytes(spec.stream_schema) + 40
-    rows = max(1, min(share // row, _MAX_GROUP_ROWS))
+    most = _RESIDENT_GROUP_ROWS if relation.resident else _MAX_GROUP_ROWS
+    rows = max(1, min(share // row, most))
     budget.reserve("rows being put in order", rows * row)
     return rows
 
@@ -217,6 +227,24 @@ def _cut(group: list[tuple[pa.Array, ...]], rows: int) -> tuple[list[Any], list[
             left += size - take
         rows -= take
     return head, rest, left
+
+
+def numbered(relation: Relation, task: EnrichTask) -> RowNumbers | None:
+    """Rows by their numbers, where pages stay at hand and a key has one row: every value is then copied only once."""
+    if task.strategy == "sweepjoin" and task.shape == "row" and isinstance(relation, StoredRelation) and relation.resident:
+        return RowNumbers(relation)
+    return None
+
+
+def _in_place(rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str) -> Iterator[pa.Array]:
+    """Structs of rows that are in stream order already."""
+    found = np.zeros(rows, np.bool_)
+    found[sequence] = True
+
+    def columns(start: int, end: int) -> list[pa.Array]:
+        return [pa.array(found[start:end]), *(column.slice(start, end - start) for column in output.columns)]
+
+    yield from _slices(rows, stats, columns)
 
 
 def _ordered(shape: Shape, rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str) -> Iterator[pa.Array]:

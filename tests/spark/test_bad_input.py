@@ -1,0 +1,367 @@
+"""Bad input: a clear error that says what to do, before anything is written; a damaged page is never a missing row."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.running import frame, read_stream, run_query, same_rows, wait_until, write_files
+
+import millrace as mr
+from millrace.catalog import ALGORITHMS
+from millrace.core.errors import (
+    BudgetError,
+    DamagedTableError,
+    MillraceError,
+    ParameterError,
+    SchemaError,
+    StrategyError,
+    TableError,
+    TableVersionError,
+)
+from millrace.relations.build import build_table
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
+
+COUNT = 4000
+PRODUCTS = pa.table({"id": pa.array(range(COUNT), pa.int64()), "name": [f"product {n}" for n in range(COUNT)]})
+IDS = [n * 37 % (COUNT + 500) for n in range(300)]
+KNOWN = sum(key < COUNT for key in IDS)
+SALES = pa.table({"sale": range(300), "id": pa.array(IDS, pa.int64())})
+
+
+@pytest.fixture
+def products(warehouse: Path) -> mr.MasterTable:
+    build_table(warehouse, PRODUCTS, "id", page_bytes=4096, shards=2)
+    return mr.MasterTable.open(warehouse)
+
+
+def _files(path: Path) -> set[str]:
+    return {str(one.relative_to(path)) for one in path.rglob("*") if one.is_file()}
+
+
+def test_wrong_arguments_of_enrich_are_named(spark: SparkSession, products: mr.MasterTable) -> None:
+    stream = frame(spark, SALES)
+    cases: list[tuple[dict[str, Any], type[MillraceError], str]] = [
+        ({"on": "nope"}, SchemaError, r"id.*nope"),
+        ({"on": ("nope", "id")}, SchemaError, "the stream has no column 'nope'; it has sale, id"),
+        ({"on": ("id", "nope")}, SchemaError, r"key column of the table \(id\); got id -> nope"),
+        ({"on": ("id", "name")}, SchemaError, r"key column of the table \(id\); got id -> name"),
+        ({"on": ["id", "sale"]}, SchemaError, r"key column of the table \(id\)"),
+        ({"on": []}, ParameterError, "on must be a column"),
+        ({"on": None}, ParameterError, "on must be a column"),
+        ({"on": 7}, ParameterError, "on must be a column"),
+        ({"on": [7]}, MillraceError, "on must be a column"),
+        ({"on": [("id", "id", "id")]}, ParameterError, "on must be a column"),
+        ({"on": "id", "how": "outer"}, ParameterError, "how must be one of inner, left, semi, anti; got 'outer'"),
+        ({"on": "id", "strategy": "hash"}, StrategyError, "no strategy 'hash'; choose one of .*sweepjoin"),
+        ({"on": "id", "read": "fast"}, ParameterError, "read must be one of auto.*got 'fast'"),
+        ({"on": "id", "memory": "much"}, ParameterError, "can't read 'much' as a size"),
+        ({"on": "id", "memory": 0}, ParameterError, "more than zero"),
+        ({"on": "id", "memory": -5}, ParameterError, "more than zero"),
+        ({"on": "id", "partitions": 0}, ParameterError, "partitions must be at least 1; got 0"),
+        ({"on": "id", "columns": ["price"]}, SchemaError, "the table has no column 'price'; it has id, name"),
+        ({"on": "id", "columns": "name"}, ParameterError, r"write \['name'\]"),
+        ({"on": "id", "how": "semi", "columns": ["name"]}, ParameterError, "a semi join puts out stream columns only"),
+        ({"on": "id", "how": "anti", "columns": {"name": "n"}}, ParameterError, "an? anti join puts out stream columns only"),
+    ]  # fmt: skip
+    for options, error, words in cases:
+        with pytest.raises(error, match=words):
+            mr.enrich(stream, products, **options)
+    with pytest.raises(ParameterError, match="must be a MasterTable or a ParquetTable; got str"):
+        mr.enrich(stream, "warehouse/products", "id")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["string", "double", "boolean", "date", "timestamp", "decimal(10,2)", "binary"])
+def test_a_key_of_another_type_is_refused_with_the_cast_to_use(
+    spark: SparkSession, products: mr.MasterTable, kind: str
+) -> None:
+    stream = frame(spark, SALES).select(F.lit(None).cast(kind).alias("id"))
+    with pytest.raises(SchemaError, match=r"column 'id' is .* and the table's key is int64.*cast the column to int64"):
+        mr.enrich(stream, products, "id")
+
+
+@pytest.mark.parametrize("kind", ["array<int>", "struct<a:int>", "map<string,int>", "variant", "void"])
+def test_a_type_that_can_be_no_key_is_refused_on_both_sides(
+    spark: SparkSession, products: mr.MasterTable, warehouse: Path, kind: str
+) -> None:
+    odd = spark.range(3).select(F.expr(f"cast(null as {kind})").alias("id"), F.lit(1).alias("v"))
+    with pytest.raises(SchemaError, match=r"id|key"):
+        mr.enrich(odd, products, "id")
+    with pytest.raises(SchemaError, match=r"id|key"):
+        mr.MasterTable.build(odd, "id", warehouse / "odd")
+    assert not (warehouse / "odd").exists()
+
+
+def test_collated_strings_can_be_no_key(spark: SparkSession, warehouse: Path) -> None:
+    names = spark.sql("select 'a' collate UTF8_LCASE as k, 1 as v")
+    with pytest.raises(SchemaError, match="collation UTF8_LCASE"):
+        mr.MasterTable.build(names, "k", warehouse / "t")
+    assert not (warehouse / "t").exists()
+    table = mr.MasterTable.build(spark.sql("select 'a' as k, 1 as v"), "k", warehouse / "plain", shards=1)
+    with pytest.raises(SchemaError, match="collation UTF8_LCASE"):
+        mr.enrich(names.select("k"), table, "k")
+
+
+def test_wrong_arguments_of_build_write_nothing(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:
+    data = frame(spark, PRODUCTS.slice(0, 10))
+    stream = read_stream(spark, write_files(PRODUCTS.slice(0, 10), tmp_path / "source", 1))
+    cases: list[tuple[Any, dict[str, Any], type[MillraceError], str]] = [
+        (data, {"key": "nope"}, SchemaError, "the table has no column 'nope'; it has id, name"),
+        (data, {"key": []}, ParameterError, "at least one column"),
+        (data, {"key": ["id", "nope"]}, SchemaError, "no column 'nope'"),
+        (data, {"key": "id", "layout": "sorted"}, ParameterError, "layout must be one of"),
+        (data, {"key": "name", "layout": "key"}, ParameterError, "use layout='hash'"),
+        (data, {"key": "id", "page_bytes": 10}, ParameterError, "page_bytes must be at least 4096"),
+        (data, {"key": "id", "shards": 0}, ParameterError, "shards must be at least 1; got 0"),
+        (stream, {"key": "id"}, ParameterError, "this one is streaming"),
+        (data.select("id", "name", "name"), {"key": "id"}, SchemaError, "name"),
+        (data.withColumn("__millrace_code", F.lit(1)), {"key": "id"}, SchemaError, "__millrace_code"),
+        (data.withColumn("m", F.expr("interval '1' month")), {"key": "id"}, SchemaError, "'m' of type interval"),
+    ]
+    for frame_, options, error, words in cases:
+        with pytest.raises(error, match=words):
+            mr.MasterTable.build(frame_, path=warehouse / "t", **options)
+        assert not warehouse.exists()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(TableError, match="is a file"):
+        mr.MasterTable.build(data, "id", tmp_path / "file")
+    with pytest.raises(TableError, match="can't be written"):
+        mr.MasterTable.build(data, "id", tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize("read", ["mmap", "direct", "buffered"])
+@pytest.mark.parametrize("strategy", [row.name for row in ALGORITHMS if "spark" in row.hosts])
+def test_a_budget_that_is_too_small_says_how_much_would_do_and_that_does(
+    spark: SparkSession, warehouse: Path, strategy: str, read: str
+) -> None:
+    stream = frame(spark, SALES)
+    for copies, how in ((1, "left"), (3, "inner"), (20, "left"), (1, "anti")):
+        path = warehouse / str(copies)
+        if not path.exists():
+            build_table(path, pa.concat_tables([PRODUCTS] * copies), "id", shards=2)
+        table = mr.MasterTable.open(path)
+        for memory in (1, 4096, 100_000, 400_000):
+            options: dict[str, Any] = {"how": how, "strategy": strategy, "read": read}
+            needed = _needed(stream, table, memory, options)
+            if needed is not None:
+                assert needed > memory
+                enough = mr.enrich(stream, table, "id", memory=needed, **options)
+                if memory == 4096:
+                    difference = same_rows(enough, mr.enrich(stream, table, "id", **options))
+                    assert difference, difference
+
+
+def _needed(stream: DataFrame, table: mr.MasterTable, memory: int, options: dict[str, Any]) -> int | None:
+    """What the error says that it needs; None where there is no error."""
+    try:
+        mr.enrich(stream, table, "id", memory=memory, **options)
+    except BudgetError as small:
+        return small.needed_bytes if f"memory={small.needed_bytes}" in str(small) else -1
+    return None
+
+
+def test_a_folder_that_is_no_table_is_told_apart(warehouse: Path, tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"there is no table at .*MasterTable\.build"):
+        mr.MasterTable.open(warehouse)
+    warehouse.mkdir()
+    with pytest.raises(TableError, match="is not a millrace table"):
+        mr.MasterTable.open(warehouse)
+    (warehouse / "v000001").mkdir()
+    with pytest.raises(TableError, match="never finished"):
+        mr.MasterTable.open(warehouse)
+
+
+def test_a_table_that_is_damaged_or_too_new_is_not_opened_and_not_built_over(
+    spark: SparkSession, products: mr.MasterTable, warehouse: Path
+) -> None:
+    manifest, version = warehouse / "manifest.json", warehouse / "v000001"
+    shard = sorted(version.glob("shard-*"))[0]
+    for path, error, change in (
+        (manifest, DamagedTableError, lambda data: data[:50]),
+        (manifest, DamagedTableError, lambda data: data.replace(b'"rows": 4000', b'"rows": 4001')),
+        (manifest, TableVersionError, lambda data: json.dumps(json.loads(data) | {"format": 99}).encode()),
+        (version / "index.arrow", DamagedTableError, lambda data: data[:-10]),
+        (version / "index.arrow", DamagedTableError, lambda data: data[:500] + b"?" + data[501:]),
+        (shard, DamagedTableError, lambda data: data[:-4096]),
+        (shard, DamagedTableError, lambda data: b""),
+    ):
+        data = path.read_bytes()
+        path.write_bytes(change(data))
+        with pytest.raises(error, match=path.name):
+            mr.MasterTable.open(warehouse)
+        if path == manifest:
+            with pytest.raises(error, match=path.name):
+                mr.MasterTable.build(frame(spark, PRODUCTS.slice(0, 3)), "id", warehouse, shards=1)
+        path.write_bytes(data)
+    for path in (version / "index.arrow", shard):
+        path.rename(warehouse / "aside")
+        with pytest.raises(TableError, match=f"{path.name} is missing"):
+            mr.MasterTable.open(warehouse)
+        (warehouse / "aside").rename(path)
+    assert mr.enrich(frame(spark, SALES), mr.MasterTable.open(warehouse), "id").count() == KNOWN
+
+
+def _flip(path: Path, place: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 0x20]))
+
+
+@pytest.mark.parametrize("read", ["mmap", "direct", "buffered"])
+@pytest.mark.parametrize("how", ["left", "anti"])
+@pytest.mark.parametrize("copies", [1, 20], ids=["unique", "many"])
+def test_a_damaged_page_stops_a_batch_query_and_names_file_and_page(
+    spark: SparkSession, warehouse: Path, read: str, how: str, copies: int
+) -> None:
+    build_table(warehouse, pa.concat_tables([PRODUCTS] * copies), "id", page_bytes=4096, shards=2)
+    table = mr.MasterTable.open(warehouse)
+    relation = table.relation("buffered")
+    page = int(relation.locate(np.array([3700])).first[0])  # of a key that the stream has
+    relation.close()
+    before = table.latest.shards[0].pages
+    path, place = warehouse / "v000001" / table.latest.shards[1].file, int(relation.offsets[page]) + 300
+    enriched = mr.enrich(frame(spark, SALES), table, "id", how=how, read=read)
+    _flip(path, place)
+    with pytest.raises(Exception, match=rf"page {page - before} of .*{path.name} is damaged"):
+        enriched.collect()
+    _flip(path, place)
+    assert enriched.count() > 0
+
+
+@pytest.mark.parametrize("read", ["mmap", "direct", "buffered"])
+def test_a_damaged_page_stops_a_running_query_and_no_row_is_lost(
+    spark: SparkSession, products: mr.MasterTable, warehouse: Path, tmp_path: Path, read: str
+) -> None:
+    half = COUNT // 2  # the first batch needs the first shard only, the second the second
+    ids = [*range(0, half, 10), *range(half, COUNT, 10)]
+    source = write_files(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / "source", 2)
+    path = warehouse / "v000001" / products.latest.shards[1].file
+    _flip(path, 4096 * 3 + 100)
+    enriched = mr.enrich(read_stream(spark, source), products, "id", how="left", read=read)
+    with pytest.raises(Exception, match=rf"page 3 of .*{path.name} is damaged"):
+        run_query(enriched, tmp_path)
+    assert [one.name for one in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")] == ["0"]
+    _flip(path, 4096 * 3 + 100)
+    done = run_query(enriched, tmp_path)
+    expected = frame(spark, pa.table({"id": ids})).join(frame(spark, PRODUCTS), "id", "left")
+    difference = same_rows(done.rows, expected)
+    assert difference, difference
+
+
+@pytest.mark.parametrize("read", ["mmap", "direct", "buffered"])
+def test_a_shard_that_is_cut_under_a_running_query_is_an_error_and_not_a_miss(
+    spark: SparkSession, warehouse: Path, read: str
+) -> None:
+    build_table(warehouse, PRODUCTS, "id", page_bytes=4096)
+    table = mr.MasterTable.open(warehouse)
+    few = mr.enrich(frame(spark, pa.table({"id": [1, 2]})), table, "id", how="left", read=read)
+    assert few.count() == 2  # the workers hold the table open now
+    path = warehouse / "v000001" / table.latest.shards[0].file
+    whole = path.read_bytes()
+    many = mr.enrich(frame(spark, SALES), table, "id", how="left", read=read)
+    os.truncate(path, 8192)
+    with pytest.raises(Exception, match=rf"{path.name}|crashed|exited unexpectedly"):
+        many.collect()
+    path.write_bytes(whole)
+
+
+def test_a_task_that_fails_while_building_leaves_no_trace(
+    spark: SparkSession, products: mr.MasterTable, warehouse: Path
+) -> None:
+    before = _files(warehouse)
+
+    @F.udf("string")
+    def broken(key: int) -> str:
+        if key == 3500:
+            raise ValueError("a bad row")
+        return str(key)
+
+    data = frame(spark, PRODUCTS).withColumn("extra", broken("id"))
+    with pytest.raises(TableError, match=r"could not be built and stays as it was.*a bad row"):
+        mr.MasterTable.build(data, "id", warehouse, shards=2)
+    assert _files(warehouse) == before
+    assert not list(warehouse.glob("v000002*"))
+    assert mr.enrich(frame(spark, SALES), mr.MasterTable.open(warehouse), "id").count() == KNOWN
+
+
+def test_a_build_that_is_cancelled_leaves_no_trace(
+    spark: SparkSession, products: mr.MasterTable, warehouse: Path, tmp_path: Path
+) -> None:
+    before = _files(warehouse)
+    started = tmp_path / "started"
+    mark = str(started)
+
+    @F.udf("long")
+    def slow(key: int) -> int:
+        import time
+        from pathlib import Path
+
+        if key == 1:
+            Path(mark).touch()
+            time.sleep(20)
+        return key
+
+    def cancel() -> None:
+        wait_until(started.exists, what="the build to start")
+        spark.sparkContext.cancelAllJobs()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    data = frame(spark, PRODUCTS).where("id >= 0").withColumn("id", slow("id"))
+    with pytest.raises(TableError, match="could not be built and stays as it was"):
+        mr.MasterTable.build(data, "id", warehouse, shards=2)
+    canceller.join()
+    assert _files(warehouse) == before
+    assert not list(warehouse.glob("v000002*"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def test_a_full_disk_leaves_the_old_version_in_use(spark: SparkSession, small_disk: Path) -> None:
+    table = mr.MasterTable.build(frame(spark, PRODUCTS), "id", small_disk / "t", shards=2)
+    before = _files(small_disk)
+    noise = pa.array([np.random.default_rng(n).bytes(400).hex() for n in range(COUNT * 2)])
+    big = frame(spark, pa.table({"id": range(COUNT * 2), "name": noise}))
+    with pytest.raises(TableError, match=r"the disk is full: .*stays as it was; free some space"):
+        mr.MasterTable.build(big, "id", small_disk / "t", shards=2)
+    assert _files(small_disk) == before
+    assert [version.number for version in mr.MasterTable.open(small_disk / "t").versions] == [1]
+    assert mr.enrich(frame(spark, SALES), table, "id", read="buffered").count() == KNOWN
+
+
+def test_a_disk_that_is_full_at_the_very_end_leaves_the_old_version_in_use(spark: SparkSession, small_disk: Path) -> None:
+    mr.MasterTable.build(frame(spark, PRODUCTS), "id", small_disk / "t", shards=1)
+    free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+    before = _files(small_disk)
+    pages = sum(shard.bytes for shard in mr.MasterTable.open(small_disk / "t").latest.shards)
+    (small_disk / "ballast").write_bytes(b"x" * (free - pages - 4096))  # room for the shard, not for the index
+    with pytest.raises(TableError, match="the disk is full"):
+        mr.MasterTable.build(frame(spark, PRODUCTS), "id", small_disk / "t", shards=1)
+    (small_disk / "ballast").unlink()
+    assert _files(small_disk) == before
+    assert [version.number for version in mr.MasterTable.open(small_disk / "t").versions] == [1]

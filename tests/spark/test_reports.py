@@ -1,0 +1,128 @@
+"""The ledger of every micro-batch: balanced, and equal to what can be counted by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Observation, SparkSession
+from tests.spark.running import HOWS, frame, read_stream, run_query, stream_through, write_files
+
+import millrace as mr
+from millrace.core.errors import MillraceError
+from millrace.relations.build import build_table
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
+
+SHAPES = {"unique": 1, "few": 3, "many": 20}
+SALES = pa.table(
+    {"n": range(300), "id": pa.array([None if n % 10 == 3 else n % 50 for n in range(300)], pa.int64())}
+)  # keys 0 to 49, of which the table has 0 to 29
+PER_BATCH = 100
+
+
+def _table(path: Path, copies: int) -> mr.MasterTable:
+    keys = [key for key in range(30) for _ in range(copies)]
+    build_table(path, pa.table({"id": pa.array(keys, pa.int64()), "v": [f"v{key}" for key in keys]}), "id", page_bytes=4096)
+    return mr.MasterTable.open(path)
+
+
+def _truth(ids: list[int | None], copies: int) -> dict[str, int]:
+    nulls = sum(key is None for key in ids)
+    met = sum(key is not None and key < 30 for key in ids)
+    return {"rows_in": len(ids), "matched": met, "nulls": nulls, "absent": len(ids) - nulls - met, "matches": met * copies}
+
+
+def _counted(report: mr.BatchReport) -> dict[str, int]:
+    report.ledger.check()
+    counts = report.counts
+    return {
+        "rows_in": report.rows_in, "matched": report.matched, "nulls": counts.null_keys, "absent": counts.absent_keys,
+        "matches": counts.matches,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_micro_batch_is_counted(spark: SparkSession, warehouse: Path, tmp_path: Path, shape: str) -> None:
+    copies = SHAPES[shape]
+    table = _table(warehouse, copies)
+    done = stream_through(
+        spark, SALES, lambda s: mr.enrich(s, table, "id", how="left", partitions=2, name="sales"), tmp_path, sink="noop"
+    )
+    reports = [report for report in mr.reports(done.query) if report.rows_in]
+    assert [report.batch_id for report in reports] == [0, 1, 2]
+    for number, report in enumerate(reports):
+        assert report.name.startswith("sales#")
+        ids = SALES["id"].to_pylist()[number * PER_BATCH : (number + 1) * PER_BATCH]
+        assert _counted(report) == _truth(ids, copies)
+        assert report.waiting == 0
+        assert report.table_versions == (1,)
+        assert 0 < report.memory_bytes <= 256 << 20
+        assert report.groups >= 1
+    assert sum(report.disk_bytes for report in reports) > 0
+    assert sum(report.counts.pages_read for report in reports) > 0
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_batch_query_is_counted_by_an_observation(spark: SparkSession, warehouse: Path, how: str, shape: str) -> None:
+    watch = Observation(f"{how} {shape}")
+    enriched = mr.enrich(frame(spark, SALES), _table(warehouse, SHAPES[shape]), "id", how=how, observation=watch)
+    rows = enriched.count()
+    (report,) = mr.reports(watch)
+    truth = _truth(SALES["id"].to_pylist(), SHAPES[shape])
+    counted = _counted(report)
+    if how in ("semi", "anti"):  # one match is enough
+        truth.pop("matches"), counted.pop("matches")
+    assert counted == truth
+    expected = {"inner": truth["matched"] * SHAPES[shape], "semi": truth["matched"], "anti": 300 - truth["matched"]}
+    assert rows == expected.get(how, truth["matched"] * SHAPES[shape] + 300 - truth["matched"])
+
+
+def test_many_small_groups_add_up(spark: SparkSession, warehouse: Path) -> None:
+    sales = pa.table({"id": pa.array([n % 50 for n in range(40_000)], pa.int64())})
+    watch = Observation("groups")
+    enriched = mr.enrich(
+        frame(spark, sales), _table(warehouse, 3), "id", how="left", memory="1m", read="buffered", observation=watch
+    )
+    assert enriched.count() == 24_000 * 3 + 16_000
+    (report,) = mr.reports(watch)
+    assert report.groups > 1
+    assert _counted(report) == _truth(sales["id"].to_pylist(), 3)
+    assert report.memory_bytes <= 1 << 20
+
+
+def test_two_tables_in_one_query_are_told_apart(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:
+    one, other = _table(warehouse / "one", 1), _table(warehouse / "other", 3)
+    stream = read_stream(spark, write_files(SALES, tmp_path / "source", 2))
+    once = mr.enrich(stream, one, "id", how="left", columns={"v": "v1"})
+    done = run_query(mr.enrich(once, other, "id", how="left", columns={"v": "v2"}), tmp_path, sink="noop")
+    by_name: dict[str, int] = {}
+    for report in mr.reports(done.query):
+        name = report.name.split("#")[0]
+        by_name[name] = by_name.get(name, 0) + report.counts.matches
+    truth = _truth(SALES["id"].to_pylist(), 1)["matched"]
+    assert by_name == {"one": truth, "other": 3 * truth}
+
+
+def test_an_empty_micro_batch_is_counted_as_nothing(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:
+    source = write_files(SALES.slice(0, 0), tmp_path / "source", 1)
+    write_files(SALES, tmp_path / "more", 1)
+    (tmp_path / "more" / "part-0000.parquet").rename(source / "part-0001.parquet")
+    done = run_query(mr.enrich(read_stream(spark, source), _table(warehouse, 1), "id"), tmp_path, sink="noop")
+    assert sum(report.rows_in for report in mr.reports(done.query)) == 300
+    assert all(report.ledger.waiting == 0 for report in mr.reports(done.query))
+
+
+def test_a_result_that_is_used_twice_is_counted_per_use(spark: SparkSession, warehouse: Path) -> None:
+    watch = Observation("twice")
+    enriched = mr.enrich(frame(spark, SALES), _table(warehouse, 1), "id", how="left", observation=watch)
+    assert enriched.where("v is not null").count() == _truth(SALES["id"].to_pylist(), 1)["matched"]
+    (report,) = mr.reports(watch)
+    assert _counted(report) == _truth(SALES["id"].to_pylist(), 1)
+
+
+def test_reports_are_made_of_queries_only() -> None:
+    with pytest.raises(MillraceError, match="a streaming query, its progress, or an Observation; got int"):
+        mr.reports(5)
