@@ -99,13 +99,12 @@ class MasterTable:
         plan = prepare(folder, schema, [field.name for field in fields], layout, page_bytes)
         try:
             version = _write(plan, data, shards or _default_shards(data))
-        except MillraceError:
-            discard(plan)
-            raise
         except BaseException as failed:
             discard(plan)
-            if not isinstance(failed, Exception):
+            if isinstance(failed, MillraceError) or not isinstance(failed, Exception):
                 raise
+            if _interrupted(failed):
+                raise KeyboardInterrupt from failed
             raise TableError(_explain(failed, folder)) from failed
         while now_us() < version.effective_at_us:  # so that whoever built it sees it from here on
             time.sleep(0.05)
@@ -227,6 +226,15 @@ def _stored(batch: pa.RecordBatch, schema: pa.Schema, own_code: bool) -> pa.Reco
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def _interrupted(failed: BaseException | None) -> bool:
+    """Whether a Ctrl-C is behind this: PySpark makes other errors of one that comes while it waits for the JVM."""
+    while failed is not None:
+        if isinstance(failed, KeyboardInterrupt):
+            return True
+        failed = failed.__cause__ or failed.__context__
+    return False
 
 
 def _explain(failed: Exception, folder: Path) -> str:

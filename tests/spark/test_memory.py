@@ -1,0 +1,188 @@
+"""The budget holds for the process itself: own memory of Python workers, and a hard limit that nothing may pass."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import millrace as mr
+from millrace.bench.memory import WORKER_TAG, MemorySampler, status_bytes
+from millrace.relations.build import build_table
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+MEMORY_BYTES = 8 << 20
+CONSTANT_BYTES = 24 << 20  # what a worker may take beside the budget: Arrow batches on their way in and out
+KEYS = 1_600_000
+WIDTH = 96
+STREAM_ROWS = 600_000
+
+SITE = """
+import os, resource
+limit = os.environ.get("MILLRACE_TEST_DATA_LIMIT")
+if limit:
+    resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
+"""
+
+
+def _rows(count: int, copies: int = 1) -> pa.Table:
+    """Rows of about 110 bytes that do not compress, made without a Python loop."""
+    data = np.random.default_rng(1).integers(32, 127, count * WIDTH, np.uint8)
+    offsets = np.arange(count + 1, dtype=np.int32) * WIDTH
+    text = pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.table({"id": np.arange(count) // copies, "text": text})
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More than twenty times the budget."""
+    path = tmp_path_factory.mktemp("big") / "table"
+    version = build_table(path, _rows(KEYS), "id", shards=4)
+    assert version.bytes > 20 * MEMORY_BYTES
+    return path
+
+
+@pytest.fixture(scope="module")
+def big_many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As big, with 25 rows to a key."""
+    path = tmp_path_factory.mktemp("many") / "table"
+    assert build_table(path, _rows(KEYS, 25), "id", shards=4).bytes > 20 * MEMORY_BYTES
+    return path
+
+
+@pytest.fixture(scope="module")
+def little(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("little") / "table"
+    build_table(path, _rows(1000), "id")
+    return path
+
+
+@contextmanager
+def fresh_workers(spark: SparkSession, **environment: str) -> Iterator[MemorySampler]:
+    """Workers that only this block uses, and their peaks."""
+    tag = uuid.uuid4().hex
+    pid = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    changed = {WORKER_TAG: tag, **environment}
+    before = {name: spark.sparkContext.environment.get(name) for name in changed}
+    spark.sparkContext.environment.update(changed)
+    try:
+        with MemorySampler(pid, tag) as sampler:
+            yield sampler
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.sparkContext.environment.pop(name)
+            else:
+                spark.sparkContext.environment[name] = value
+
+
+def _stream(spark: SparkSession, keys: int, rows: int = STREAM_ROWS) -> DataFrame:
+    """Random keys over the whole table and a tenth more, so that every page is wanted and some keys are absent."""
+    return spark.range(0, rows, 1, 2).select(
+        F.pmod(F.xxhash64("id"), F.lit(keys * 11 // 10)).alias("id"), F.col("id").alias("n")
+    )
+
+
+def _run(spark: SparkSession, path: Path, keys: int, **options: Any) -> list[Any]:
+    enriched = mr.enrich(_stream(spark, keys), mr.MasterTable.open(path), "id", how="left", memory=MEMORY_BYTES, **options)
+    summed = enriched.agg(F.count("*"), F.count("text"), F.sum(F.xxhash64("n", "id", "text").cast("decimal(38,0)")))
+    return list(summed.collect()[0])
+
+
+def _expected(spark: SparkSession, path: Path, keys: int, folder: Path) -> list[Any]:
+    """The same sums by Spark's own join with the same rows from Parquet."""
+    import pyarrow.parquet as pq
+
+    relation = mr.MasterTable.open(path).relation("mmap")
+    file = folder / "rows.parquet"
+    with pq.ParquetWriter(file, relation.schema) as writer:
+        for first in range(0, relation.pages, 200):
+            run = relation.read(first, min(200, relation.pages - first))
+            writer.write_batch(run.take(np.arange(run.rows), relation.schema.names))
+    relation.close()
+    joined = _stream(spark, keys).join(spark.read.parquet(str(file)), "id", "left")
+    summed = joined.agg(F.count("*"), F.count("text"), F.sum(F.xxhash64("n", "id", "text").cast("decimal(38,0)")))
+    return list(summed.collect()[0])
+
+
+@pytest.mark.parametrize("read", ["mmap", "direct", "buffered"])
+def test_own_memory_of_workers_stays_inside_the_budget_and_a_constant(
+    spark: SparkSession, big: Path, little: Path, tmp_path: Path, read: str
+) -> None:
+    expected = _expected(spark, big, KEYS, tmp_path)
+    with fresh_workers(spark) as base:
+        _run(spark, little, 1000, read=read)
+    with fresh_workers(spark) as used:
+        assert _run(spark, big, KEYS, read=read) == expected
+    assert base.worker_anon_bytes is not None and used.worker_anon_bytes is not None
+    print(read, "base", base.worker_anon_bytes >> 20, "used", used.worker_anon_bytes >> 20)
+    assert used.worker_anon_bytes <= base.worker_anon_bytes + MEMORY_BYTES + CONSTANT_BYTES
+
+
+def test_own_memory_stays_inside_the_budget_with_many_matches_to_a_row(
+    spark: SparkSession, big_many: Path, little: Path, tmp_path: Path
+) -> None:
+    keys = KEYS // 25
+    with fresh_workers(spark) as base:
+        _run(spark, little, 1000)
+    with fresh_workers(spark) as used:
+        found = _run(spark, big_many, keys)
+    assert found == _expected(spark, big_many, keys, tmp_path)
+    assert base.worker_anon_bytes is not None and used.worker_anon_bytes is not None
+    print("many base", base.worker_anon_bytes >> 20, "used", used.worker_anon_bytes >> 20)
+    assert used.worker_anon_bytes <= base.worker_anon_bytes + MEMORY_BYTES + CONSTANT_BYTES
+
+
+@pytest.mark.parametrize("read", ["auto", "direct", "buffered"])
+def test_everything_works_under_a_hard_limit(spark: SparkSession, big: Path, little: Path, tmp_path: Path, read: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    needs = _data_bytes(spark, little, read)
+    limit = needs + MEMORY_BYTES + CONSTANT_BYTES  # the table is far bigger than what that leaves
+    with fresh_workers(spark, PYTHONPATH=str(tmp_path), MILLRACE_TEST_DATA_LIMIT=str(limit)):
+        assert _limit(spark) == limit
+        found = _run(spark, big, KEYS, read=read)
+    assert found == _expected(spark, big, KEYS, tmp_path)
+
+
+def test_a_limit_on_address_space_means_direct_reads(spark: SparkSession, big: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SITE.replace("RLIMIT_DATA", "RLIMIT_AS"))
+    limit = 2 * mr.MasterTable.open(big).latest.bytes - 1
+    reserved = _address_bytes(spark)
+    if reserved > limit:
+        pytest.skip("a worker takes more address space than the table by itself")
+    with fresh_workers(spark, PYTHONPATH=str(tmp_path), MILLRACE_TEST_DATA_LIMIT=str(limit)):
+        assert _run(spark, big, KEYS) == _expected(spark, big, KEYS, tmp_path)
+
+
+def _data_bytes(spark: SparkSession, path: Path, read: str) -> int:
+    """Private memory that a worker reserves when the table is small: libraries, kernels, Spark's own buffers."""
+    with fresh_workers(spark) as sampler:
+        _run(spark, path, 1000, read=read)
+        return max(status_bytes(pid, "VmData") or 0 for pid in sampler.workers)
+
+
+def _address_bytes(spark: SparkSession) -> int:
+    with fresh_workers(spark) as sampler:
+        spark.range(2).select(F.udf(lambda x: x, "long")("id")).collect()
+        return max((status_bytes(pid, "VmPeak") or 0 for pid in sampler.workers), default=0)
+
+
+def _limit(spark: SparkSession) -> int:
+    """What the workers of this block are held to."""
+
+    def ask(batches: Any) -> Any:
+        import resource
+
+        for _ in batches:
+            yield pa.RecordBatch.from_arrays([pa.array([resource.getrlimit(resource.RLIMIT_DATA)[0]])], ["limit"])
+
+    return int(spark.range(1).mapInArrow(ask, "limit long").collect()[0][0])
