@@ -140,7 +140,7 @@ def test_wrong_arguments_of_build_write_nothing(spark: SparkSession, warehouse: 
         mr.MasterTable.build(data, "id", tmp_path / "file" / "below")
 
 
-@pytest.mark.parametrize("read", ["mmap", "direct", "buffered"])
+@pytest.mark.parametrize("read", ["mmap", "buffered"])
 @pytest.mark.parametrize("strategy", [row.name for row in ALGORITHMS if "spark" in row.hosts])
 def test_a_budget_that_is_too_small_says_how_much_would_do_and_that_does(
     spark: SparkSession, warehouse: Path, strategy: str, read: str
@@ -169,6 +169,16 @@ def _needed(stream: DataFrame, table: mr.MasterTable, memory: int, options: dict
     except BudgetError as small:
         return small.needed_bytes if f"memory={small.needed_bytes}" in str(small) else -1
     return None
+
+
+def test_a_limit_on_address_space_means_direct_reads(products: mr.MasterTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    from millrace.spark import registry
+
+    assert registry.choose_mode(products.latest, "auto") == "mmap"
+    limit = products.latest.bytes
+    monkeypatch.setattr(registry.resource, "getrlimit", lambda _: (limit, limit))
+    assert registry.choose_mode(products.latest, "auto") == "direct"
+    assert registry.choose_mode(products.latest, "mmap") == "mmap"
 
 
 def test_a_folder_that_is_no_table_is_told_apart(warehouse: Path, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from tests.spark.running import wait_until, write_files
 
 from millrace.relations.build import build_table
 from millrace.relations.folder import now_us, read_versions
-from tests.spark.running import wait_until, write_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

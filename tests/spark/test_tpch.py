@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tests.spark.running import run_query
 
 import millrace as mr
-from tests.spark.running import run_query
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +34,7 @@ EMIT_ROWS = 32_768
 _COPIES = 2.5  # what a row of the output takes while it is put in stream order: both orders, and a slice under way
 _REORDER_SHARE = 2  # half of the budget for that
 _MAX_GROUP_ROWS = 1 << 20
+_MERGED_ROWS = 4096
 _RESIDENT_GROUP_ROWS = 1 << 16  # where a page costs no read, more rows at a time only miss the processor's caches
 
 Shape = Literal["flag", "row", "array", "rows"]
@@ -153,11 +155,8 @@ class TaskHost:
         """Join a group and give its structs in the order of the rows; the last one carries the counts of the group."""
         keys = [pa.concat_arrays([c[i] for c in group]) if len(group) > 1 else group[0][i] for i in range(len(group[0]))]
         batch = pa.RecordBatch.from_arrays(keys, schema=self._spec.stream_schema)
-        steps = [step for stage in (self.feed(batch), self.drain()) for step in stage if len(step.sequence)]
-        sequence = np.concatenate([np.zeros(0, np.int64), *(step.sequence for step in steps)]) - self._base
-        parts = [step.output for step in steps] or [_empty(self.output_schema)]
-        output = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-        del steps, parts
+        sequence, output = _together(chain(self.feed(batch), self.drain()), self.output_schema)
+        sequence -= self._base
         self._base += batch.num_rows
         if self._numbers is not None and len(sequence):
             found = self._numbers.scatter(output.column(0).to_numpy(), sequence, batch.num_rows, self._spec.columns)
@@ -196,6 +195,23 @@ class TaskHost:
         step = self._join.step()
         self._ledger.post(step.counts, self._join.pending)
         return step
+
+
+def _together(steps: Iterable[Step], schema: pa.Schema) -> tuple[Int64Array, pa.RecordBatch]:
+    """What many steps put out, as one. Small outputs are merged on the way: a batch of one row takes a kilobyte."""
+    sequences: list[Int64Array] = []
+    outputs: list[pa.RecordBatch] = []
+    for step in steps:
+        if not len(step.sequence):
+            continue
+        sequences.append(step.sequence)
+        outputs.append(step.output)
+        while len(outputs) > 1 and len(sequences[-2]) < min(_MERGED_ROWS, 2 * len(sequences[-1])):
+            outputs[-2:] = [pa.concat_batches(outputs[-2:])]
+            sequences[-2:] = [np.concatenate(sequences[-2:])]
+    if len(outputs) > 1:
+        return np.concatenate(sequences), pa.concat_batches(outputs)
+    return (sequences[0].copy(), outputs[0]) if outputs else (np.zeros(0, np.int64), _empty(schema))
 
 
 def plan_group(relation: Relation, spec: JoinSpec, budget: Budget, task: EnrichTask) -> int:
