@@ -99,7 +99,10 @@ KINDS: dict[str, KeyKind] = {
     "float": _one(pa.float32(), _floats),
     "double": _one(pa.float64(), _doubles),
     "boolean": _one(pa.bool_(), lambda: [True, False]),
-    "date": _one(pa.date32(), lambda: [dt.date(1, 1, 1), dt.date(9999, 12, 31), *(dt.date(1969, 12, 20) + dt.timedelta(days=n) for n in range(30))]),
+    "date": _one(
+        pa.date32(),
+        lambda: [dt.date(1, 1, 1), dt.date(9999, 12, 31), *(dt.date(1969, 12, 20) + dt.timedelta(days=n) for n in range(30))],
+    ),
     "timestamp": _one(pa.timestamp("us", "UTC"), lambda: [value.replace(tzinfo=UTC) for value in _timestamps()]),
     "timestamp_ntz": _one(pa.timestamp("us"), _timestamps),
     "string": _one(pa.string(), _strings),

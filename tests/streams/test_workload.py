@@ -138,9 +138,7 @@ def test_marking_keys_leaves_the_other_rows_as_they_were() -> None:
 
 
 @pytest.mark.parametrize(("shares", "nulls", "absent"), [((1.0, 0.0), 50, 0), ((0.0, 1.0), 0, 50), ((0.0, 0.0), 0, 0)])
-def test_shares_of_nothing_and_of_everything_are_kept_exactly(
-    shares: tuple[float, float], nulls: int, absent: int
-) -> None:
+def test_shares_of_nothing_and_of_everything_are_kept_exactly(shares: tuple[float, float], nulls: int, absent: int) -> None:
     keys = sales(null_share=shares[0], absent_share=shares[1]).draw(50)["key"]
     assert keys.null_count == nulls
     assert sum(key is not None and key > 1000 for key in keys.to_pylist()) == absent
@@ -173,8 +171,7 @@ def test_a_bad_parameter_is_an_error_that_names_it(make: Callable[[], object], m
 
 def test_the_examples_in_the_docstrings_run() -> None:
     modules = [millrace.streams] + [
-        importlib.import_module(f"millrace.streams.{module.name}")
-        for module in pkgutil.iter_modules(millrace.streams.__path__)
+        importlib.import_module(f"millrace.streams.{module.name}") for module in pkgutil.iter_modules(millrace.streams.__path__)
     ]
     results = [doctest.testmod(module) for module in modules]
     assert sum(result.failed for result in results) == 0
