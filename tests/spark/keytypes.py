@@ -52,6 +52,10 @@ def _floats() -> list[Any]:
     return [float("nan"), -0.0, *plain, *(n + 0.5 for n in range(30)), 0.0]
 
 
+def _dates() -> list[Any]:
+    return [dt.date(1, 1, 1), dt.date(9999, 12, 31), *(dt.date(1969, 12, 20) + dt.timedelta(days=n) for n in range(30))]
+
+
 def _timestamps() -> list[Any]:
     start = dt.datetime(2024, 3, 31, 0, 30)  # a change to summer time lies near
     odd = [
@@ -99,7 +103,7 @@ KINDS: dict[str, KeyKind] = {
     "float": _one(pa.float32(), _floats),
     "double": _one(pa.float64(), _doubles),
     "boolean": _one(pa.bool_(), lambda: [True, False]),
-    "date": _one(
+    "date": _one(pa.date32(), _dates),
         pa.date32(),
         lambda: [dt.date(1, 1, 1), dt.date(9999, 12, 31), *(dt.date(1969, 12, 20) + dt.timedelta(days=n) for n in range(30))],
     ),

@@ -151,7 +151,8 @@ class _Call:
 
     def by_key(self, stream: DataFrame, label: Any) -> DataFrame:
         """Keys to the workers, structs back; the stream's own columns stay where they are."""
-        found = F.arrow_udf(self.task(stream).keys_in, self._struct()).asNondeterministic()
+        task = self.task(stream)
+        found = F.arrow_udf(task.keys_in, self._struct(task)).asNondeterministic()
         keys = [_column(stream, mine) for mine, _ in self.on]
         beside = _free_name(stream)
         joined = stream.withColumn(beside, found(*keys, F.current_timestamp()))
@@ -159,13 +160,11 @@ class _Call:
         first = F.col(f"{beside}.c0")
         if self.shape == "array":
             explode = F.explode if self.how == "inner" else F.explode_outer
-            joined, start = joined.withColumn(beside, explode(first)), 0
-        else:
-            start = 1
-            if self.how != "left":
-                joined = joined.where(~first if self.how == "anti" else first)
+            joined = joined.withColumn(beside, explode(first))
+        elif task.flagged:
+            joined = joined.where(~first if self.how == "anti" else first)
         mine = [_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
-        theirs = [F.col(f"{beside}.c{i}").alias(name) for i, name in enumerate(self.columns.values(), start)]
+        theirs = [F.col(f"{beside}.c{i}").alias(name) for i, name in enumerate(self.columns.values(), int(task.flagged))]
         selected = joined.select(*mine, *theirs)
         return selected if _unambiguous(stream) else selected.drop(beside)
 
@@ -182,13 +181,14 @@ class _Call:
         joined = joined.observe(label, F.collect_list(F.col("stats")).alias("stats")).where(F.col("real"))
         return joined.select(*[F.col(f"c{i}").alias(f.name, metadata=f.metadata) for i, f in enumerate(fields)])
 
-    def _struct(self) -> StructType:
+    def _struct(self, task: EnrichTask) -> StructType:
         kinds = [from_arrow_type(self.table.schema.field(name).type) for name in self.columns]
         if self.shape == "array":
             row = StructType([StructField(f"c{i}", kind) for i, kind in enumerate(kinds)])
             fields = [StructField("c0", ArrayType(row))]
         else:
-            fields = [StructField(f"c{i}", kind) for i, kind in enumerate([BooleanType(), *kinds])]
+            flag = [BooleanType()] if task.flagged else []
+            fields = [StructField(f"c{i}", kind) for i, kind in enumerate([*flag, *kinds])]
         return StructType([*fields, StructField("stats", StringType())])
 
 

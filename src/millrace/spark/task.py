@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.catalog import make_join
@@ -62,6 +63,11 @@ class EnrichTask:
             return JoinSpec(self.stream_schema, self.on, self.how, tuple(self.stream_schema.names), self.columns)
         how: How = "semi" if self.shape == "flag" else "inner"
         return JoinSpec(self.stream_schema, self.on, how, (), self.columns)
+
+    @property
+    def flagged(self) -> bool:
+        """Whether a struct starts with whether the row matched: a left join needs no such column."""
+        return self.shape == "flag" or (self.shape == "row" and self.how == "inner")
 
     def check(self, relation: Relation) -> None:
         """The version that this batch sees still is what the query was planned for."""
@@ -160,9 +166,9 @@ class TaskHost:
         self._base += batch.num_rows
         if self._numbers is not None and len(sequence):
             found = self._numbers.scatter(output.column(0).to_numpy(), sequence, batch.num_rows, self._spec.columns)
-            yield from _in_place(batch.num_rows, sequence, found, self.stats())
+            yield from _in_place(self._task, batch.num_rows, sequence, found, self.stats())
         else:
-            yield from _ordered(self._task.shape, batch.num_rows, sequence, output, self.stats())
+            yield from _ordered(self._task, batch.num_rows, sequence, output, self.stats())
 
     def stats(self) -> str:
         """Counts since the last call, as JSON."""
@@ -252,37 +258,43 @@ def numbered(relation: Relation, task: EnrichTask) -> RowNumbers | None:
     return None
 
 
-def _in_place(rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str) -> Iterator[pa.Array]:
+def _in_place(task: EnrichTask, rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str) -> Iterator[pa.Array]:
     """Structs of rows that are in stream order already."""
-    found = np.zeros(rows, np.bool_)
-    found[sequence] = True
+    flags = _flags(rows, sequence) if task.flagged else None
 
     def columns(start: int, end: int) -> list[pa.Array]:
-        return [pa.array(found[start:end]), *(column.slice(start, end - start) for column in output.columns)]
+        flag = [] if flags is None else [pa.array(flags[start:end])]
+        return [*flag, *(column.slice(start, end - start) for column in output.columns)]
 
     yield from _slices(rows, stats, columns)
 
 
-def _ordered(shape: Shape, rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str) -> Iterator[pa.Array]:
-    """Structs (found, columns ..., stats), or (array of matches, stats), in stream order."""
-    if shape == "array":
+def _ordered(task: EnrichTask, rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str) -> Iterator[pa.Array]:
+    """Structs (flag, columns ..., stats), or (array of matches, stats), in stream order."""
+    if task.shape == "array":
         order = np.argsort(sequence, kind="stable")
         starts = np.searchsorted(sequence[order], np.arange(rows + 1))
         yield from _slices(rows, stats, lambda start, end: [_lists(output, order, starts[start : end + 1])])
         return
-    found = np.zeros(rows, np.bool_)
-    found[sequence] = True
-    if shape == "flag":
-        yield from _slices(rows, stats, lambda start, end: [pa.array(found[start:end])])
-        return
+    flags = _flags(rows, sequence)
     places = np.zeros(rows, np.int64)
     places[sequence] = np.arange(len(sequence))
 
     def columns(start: int, end: int) -> list[pa.Array]:
-        wanted = pa.array(places[start:end], mask=~found[start:end])
-        return [pa.array(found[start:end]), *output.take(wanted).columns]
+        flag = [pa.array(flags[start:end])] if task.flagged else []
+        if not output.num_columns:
+            return flag
+        wanted = pa.array(places[start:end], mask=~flags[start:end])
+        return [*flag, *output.take(wanted).columns]
 
     yield from _slices(rows, stats, columns)
+
+
+def _flags(rows: int, sequence: Int64Array) -> npt.NDArray[np.bool_]:
+    """Which rows matched."""
+    flags = np.zeros(rows, np.bool_)
+    flags[sequence] = True
+    return flags
 
 
 def _lists(output: pa.RecordBatch, order: Int64Array, starts: Int64Array) -> pa.Array:
