@@ -22,14 +22,17 @@ class KeyKind:
     table_types: dict[str, pa.DataType]
     stream_types: dict[str, pa.DataType]
     pool: Callable[[], list[tuple[Any, ...]]]
+    foreign: tuple[Any, ...] = ()  # values that only the stream's type can hold: never a match
 
     @property
     def names(self) -> list[str]:
         return list(self.table_types)
 
 
-def _one(kind: pa.DataType, values: Callable[[], list[Any]], stream: pa.DataType | None = None) -> KeyKind:
-    return KeyKind({"k": kind}, {"k": stream or kind}, lambda: [(value,) for value in values()])
+def _one(
+    kind: pa.DataType, values: Callable[[], list[Any]], stream: pa.DataType | None = None, foreign: tuple[Any, ...] = ()
+) -> KeyKind:
+    return KeyKind({"k": kind}, {"k": stream or kind}, lambda: [(value,) for value in values()], foreign)
 
 
 def _integers(bits: int) -> Callable[[], list[Any]]:
@@ -104,9 +107,6 @@ KINDS: dict[str, KeyKind] = {
     "double": _one(pa.float64(), _doubles),
     "boolean": _one(pa.bool_(), lambda: [True, False]),
     "date": _one(pa.date32(), _dates),
-        pa.date32(),
-        lambda: [dt.date(1, 1, 1), dt.date(9999, 12, 31), *(dt.date(1969, 12, 20) + dt.timedelta(days=n) for n in range(30))],
-    ),
     "timestamp": _one(pa.timestamp("us", "UTC"), lambda: [value.replace(tzinfo=UTC) for value in _timestamps()]),
     "timestamp_ntz": _one(pa.timestamp("us"), _timestamps),
     "string": _one(pa.string(), _strings),
@@ -119,12 +119,17 @@ KINDS: dict[str, KeyKind] = {
         {"k": pa.int64(), "j": pa.date32(), "i": pa.float64()}, {"k": pa.int64(), "j": pa.date32(), "i": pa.float64()}, _triples
     ),
     "int for long": _one(pa.int64(), _integers(32), pa.int32()),
-    "long for int": _one(pa.int32(), _integers(32), pa.int64()),
+    "long for int": _one(pa.int32(), _integers(32), pa.int64(), (2**40, 2**32 + 1, -(2**32), 2**31, -(2**63))),
     "byte for long": _one(pa.int64(), _integers(8), pa.int8()),
     "float for double": _one(pa.float64(), _floats, pa.float32()),
-    "decimal(12,4) for decimal(10,2)": _one(pa.decimal128(10, 2), _short_decimals, pa.decimal128(12, 4)),
+    "double for float": _one(pa.float32(), _floats, pa.float64(), (0.1, 1e300, 1e-320, 16777217.0)),
+    "decimal(12,4) for decimal(10,2)": _one(
+        pa.decimal128(10, 2), _short_decimals, pa.decimal128(12, 4), (Decimal("0.0001"), Decimal("1.1001"))
+    ),
     "decimal(10,2) for decimal(38,10)": _one(pa.decimal128(38, 10), _short_decimals, pa.decimal128(10, 2)),
-    "decimal(38,10) for decimal(10,2)": _one(pa.decimal128(10, 2), _short_decimals, pa.decimal128(38, 10)),
+    "decimal(38,10) for decimal(10,2)": _one(
+        pa.decimal128(10, 2), _short_decimals, pa.decimal128(38, 10), (Decimal("9" * 28), Decimal("0.001"), Decimal(2**62))
+    ),
 }  # fmt: skip
 
 
@@ -155,6 +160,7 @@ def stream_rows(kind: KeyKind, rows: int = 250, seed: int = 2) -> pa.Table:
     rng = random.Random(seed)
     pool = kind.pool()
     keys: list[tuple[Any, ...]] = [*pool, *(rng.choice(pool) for _ in range(rows - len(pool)))]
+    keys += [(value,) for value in kind.foreign for _ in range(2)]
     for n in range(0, len(keys), 17):
         gap = rng.randrange(len(kind.names))
         keys[n] = tuple(None if i == gap else value for i, value in enumerate(keys[n]))

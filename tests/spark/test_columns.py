@@ -164,8 +164,9 @@ def test_a_stream_with_two_columns_of_one_name_keeps_both(spark: SparkSession, w
         assert difference, difference
 
 
-@pytest.mark.parametrize("name", ["__millrace", "stats", "c0", "real"])
-@pytest.mark.parametrize("shape", ["unique", "few", "many"])
+@pytest.mark.parametrize(
+    ("shape", "name"), [*((shape, "__millrace") for shape in SHAPES), ("many", "stats"), ("unique", "c0"), ("many", "real")]
+)
 def test_no_name_of_the_stream_or_the_table_is_swallowed(spark: SparkSession, warehouse: Path, name: str, shape: str) -> None:
     rows = SHAPES[shape].select(["id", "name"]).rename_columns(["id", name])
     stream = frame(spark, SALES.select(["id", "sale"]).rename_columns(["id", name]))
@@ -199,8 +200,7 @@ NESTED = pa.table(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("read", ["mmap", "buffered"])
-@pytest.mark.parametrize("copies", [1, 3, 20], ids=["unique", "few", "many"])
+@pytest.mark.parametrize(("copies", "read"), [(1, "mmap"), (1, "buffered"), (3, "mmap"), (20, "buffered")])
 def test_values_of_every_type_come_back_as_they_were(spark: SparkSession, warehouse: Path, copies: int, read: str) -> None:
     rows = pa.concat_tables([NESTED] * copies)
     data = frame(spark, rows)
@@ -214,8 +214,7 @@ def test_values_of_every_type_come_back_as_they_were(spark: SparkSession, wareho
         assert difference, difference
 
 
-@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
-@pytest.mark.parametrize("copies", [1, 3, 20], ids=["unique", "few", "many"])
+@pytest.mark.parametrize(("copies", "zone"), [(1, "America/New_York"), (3, "Asia/Kolkata"), (20, "America/New_York")])
 def test_times_are_the_same_in_any_session_time_zone(spark: SparkSession, warehouse: Path, zone: str, copies: int) -> None:
     spark.conf.set("spark.sql.session.timeZone", zone)
     moments = pa.array([0, 1_711_846_800_000_000, 1_700_000_000_123_456, None], pa.timestamp("us", "UTC"))
@@ -241,8 +240,9 @@ def test_wide_strings_in_arrow_make_no_difference(spark: SparkSession, warehouse
     assert difference, difference
 
 
-@pytest.mark.parametrize("rows_per_batch", [1, 7, 0])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "rows_per_batch"), [("unique", 1), ("few", 1), ("many", 1), ("unique", 7), ("many", 7), ("few", 0)]
+)
 def test_the_size_of_arrow_batches_makes_no_difference(
     spark: SparkSession, warehouse: Path, rows_per_batch: int, shape: str
 ) -> None:
