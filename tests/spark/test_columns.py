@@ -353,12 +353,12 @@ def test_a_result_may_be_used_twice_in_one_query(spark: SparkSession, warehouse:
     assert enriched.persist().count() == enriched.count() == 3
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", ["unique", "many"])
 def test_a_watermark_survives_and_old_windows_are_closed(
     spark: SparkSession, warehouse: Path, tmp_path: Path, shape: str
 ) -> None:
     start = 1_700_000_000_000_000
-    minutes = [0, 1, 2, 30, 31, 60, 61, 90, 2]  # the last one is far too late
+    minutes = [0, 1, 30, 60, 90, 2]  # the last one is far too late
     sales = pa.table(
         {"id": [2] * len(minutes), "at": pa.array([start + m * 60_000_000 for m in minutes], pa.timestamp("us", "UTC"))}
     )
@@ -371,7 +371,7 @@ def test_a_watermark_survives_and_old_windows_are_closed(
     done = run_query(counts.select("window.start", "name", "count"), tmp_path)
     copies = SHAPES[shape]["id"].to_pylist().count(2)
     closed = sorted((row["start"].timestamp(), row["count"]) for row in done.rows.collect())
-    assert [count for _, count in closed] == [3 * copies, 2 * copies, 2 * copies]  # the window of minute 90 is still open
+    assert [count for _, count in closed] == [2 * copies, copies, copies]  # the window of minute 90 is still open
     last = [p for p in done.query.recentProgress if p.stateOperators][-1]
     assert last.stateOperators[0].numRowsTotal == 1
     assert sum(p.stateOperators[0].numRowsDroppedByWatermark for p in done.query.recentProgress if p.stateOperators) >= 1
