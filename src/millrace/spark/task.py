@@ -35,7 +35,8 @@ EMIT_ROWS = 32_768
 _COPIES = 2.5  # what a row of the output takes while it is put in stream order: both orders, and a slice under way
 _REORDER_SHARE = 2  # half of the budget for that
 _MAX_GROUP_ROWS = 1 << 20
-_MERGED_ROWS = 4096
+_SMALL_ROWS = 16  # outputs shorter than this are merged, many at a time; merging longer ones costs memory and saves none
+_SMALL_OUTPUTS = 1024
 _RESIDENT_GROUP_ROWS = 1 << 16  # where a page costs no read, more rows at a time only miss the processor's caches
 
 Shape = Literal["flag", "row", "array", "rows"]
@@ -207,14 +208,17 @@ def _together(steps: Iterable[Step], schema: pa.Schema) -> tuple[Int64Array, pa.
     """What many steps put out, as one. Small outputs are merged on the way: a batch of one row takes a kilobyte."""
     sequences: list[Int64Array] = []
     outputs: list[pa.RecordBatch] = []
+    small = 0  # outputs at the end that are still to be merged
     for step in steps:
         if not len(step.sequence):
             continue
         sequences.append(step.sequence)
         outputs.append(step.output)
-        while len(outputs) > 1 and len(sequences[-2]) < min(_MERGED_ROWS, 2 * len(sequences[-1])):
-            outputs[-2:] = [pa.concat_batches(outputs[-2:])]
-            sequences[-2:] = [np.concatenate(sequences[-2:])]
+        small = small + 1 if len(step.sequence) < _SMALL_ROWS else 0
+        if small == _SMALL_OUTPUTS:
+            outputs[-small:] = [pa.concat_batches(outputs[-small:])]
+            sequences[-small:] = [np.concatenate(sequences[-small:])]
+            small = 0
     if len(outputs) > 1:
         return np.concatenate(sequences), pa.concat_batches(outputs)
     return (sequences[0].copy(), outputs[0]) if outputs else (np.zeros(0, np.int64), _empty(schema))
