@@ -68,10 +68,8 @@ def test_a_table_with_many_rows_to_a_key_is_joined_row_by_row(
     reports = mr.reports(streamed.query)
     assert [report.batch_id for report in reports] == [0, 1, 2]
     assert sum(report.rows_in for report in reports) == 600
-    assert (
-        sum(report.ledger.unmatched for report in reports) == expected.where("product is null or product >= 100").count()
-        or how == "inner"
-    )
+    lonely = sum(key is None or key >= 100 for key in sales["product"].to_pylist())
+    assert sum(report.ledger.unmatched for report in reports) == lonely
 
 
 def test_a_batch_without_a_single_match_is_reported_too(spark: SparkSession, lake: Path) -> None:
