@@ -70,8 +70,8 @@ def test_a_folder_that_is_no_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b"\xff\xfe\x00\x80", b"null", b"[]", b'"x"', b"7", b"{}", b'{"format": 1, "codec": 1, "versions": 3}',
-             b'{"format": 1, "codec": 1, "versions": []}', b'{"format": 1, "codec": 1, "versions": [{}]}', b'{"format": null}',
+    "text", [b"", b"{", b"\xff\xfe\x00\x80", b"null", b"[]", b'"x"', b"7", b"{}", b'{"format": 2, "codec": 1, "versions": 3}',
+             b'{"format": 2, "codec": 1, "versions": []}', b'{"format": 2, "codec": 1, "versions": [{}]}', b'{"format": null}',
              b'{"format": "1", "codec": 1, "versions": []}'],
 )  # fmt: skip
 def test_a_manifest_that_makes_no_sense_is_called_damaged_and_is_not_built_over(tmp_path: Path, text: bytes) -> None:
@@ -125,8 +125,14 @@ def test_a_table_of_a_newer_library_is_refused_and_left_alone(tmp_path: Path, fi
 
 
 def test_a_newer_format_may_look_quite_different(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"format": 2, "tables": {}}')
+    (tmp_path / "manifest.json").write_text('{"format": 3, "tables": {}}')
     with pytest.raises(TableVersionError, match="upgrade millrace"):
+        read_versions(tmp_path)
+
+
+def test_an_older_format_is_to_be_built_again(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": 1, "codec": 1, "versions": []}')
+    with pytest.raises(TableVersionError, match=r"written by an older millrace .*build the table again"):
         read_versions(tmp_path)
 
 

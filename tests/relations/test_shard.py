@@ -1,4 +1,4 @@
-"""Shards: pages at 4 KiB boundaries, a directory that finds every buffer, runs of equal keys, and nothing left of a failure."""
+"""Shards: pages at 4 KiB boundaries, a directory of codes and records, runs of equal keys, and nothing left of a failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from millrace.core.errors import ParameterError
-from millrace.relations.layout import column_layouts
+from millrace.relations.layout import PageLayout
+from millrace.relations.records import pack
 from millrace.relations.shard import ALIGNMENT, checksum, directory_path, plan_rows_per_page, write_shard
 
 SCHEMA = pa.schema([("code", pa.int64()), ("name", pa.string()), ("flag", pa.bool_()), ("list", pa.list_(pa.int32()))])
@@ -49,32 +50,42 @@ def test_pages_hold_the_rows_in_order_whatever_batches_they_came_in(
     assert (info.longest_run, info.first, info.last, info.unique) == (3, 0, 66, False)
     assert info.bytes % ALIGNMENT == 0
     pages = directory(path).to_pylist()
+    layout = PageLayout(SCHEMA, "code")
     decoded = []
     for page in pages:
         assert page["offset"] % ALIGNMENT == 0
         message = data[page["offset"] : page["offset"] + page["bytes"]]
         assert checksum(message) == page["checksum"]
-        batch = pa.ipc.read_record_batch(pa.py_buffer(message), SCHEMA)
-        assert (batch.num_rows, batch.column(0)[0].as_py(), batch.column(0)[-1].as_py()) == (
-            page["rows"],
-            page["first"],
-            page["last"],
-        )
+        batch = pa.ipc.read_record_batch(pa.py_buffer(message), layout.page_schema)
+        ends = (batch.column(0)[0].as_py(), batch.column(0)[-1].as_py())
+        assert (batch.num_rows, *ends) == (page["rows"], page["first"], page["last"])
         decoded.append(batch)
-    assert pa.Table.from_batches(decoded).equals(pa.Table.from_batches([whole]))
+    pages_of = pa.Table.from_batches(decoded)
+    assert pages_of.column(0).to_pylist() == codes
+    assert pages_of.column("list").to_pylist() == whole.column("list").to_pylist()
+    assert pages_of.column(1).to_pylist() == pack(whole, layout)[0].to_pylist()
     assert max(page["bytes"] for page in pages) <= info.max_page_bytes
 
 
-def test_the_directory_gives_the_place_of_every_buffer(tmp_path: Path) -> None:
+def test_the_directory_gives_the_place_of_codes_and_records(tmp_path: Path) -> None:
     path = tmp_path / "a.pages"
     write_shard(path, SCHEMA, "code", 8, [rows(list(range(1, 30)))])
     data = path.read_bytes()
-    layout = {one.name: one for one in column_layouts(SCHEMA)}
     page = directory(path).to_pylist()[1]
-    start = page["offset"] + page[f"buffer{layout['code'].buffer + 1}"]
+    start = page["offset"] + page["codes"]
     assert [int.from_bytes(data[start + 8 * i : start + 8 * i + 8], "little") for i in range(8)] == list(range(9, 17))
-    assert page[f"buffer{layout['code'].buffer}"] == -1  # no nulls, no bitmap
-    assert page[f"buffer{layout['name'].buffer}"] >= 0
+    start = page["offset"] + page["starts"]
+    second, third = (int.from_bytes(data[start + 4 * i : start + 4 * i + 4], "little") for i in (1, 2))
+    start = page["offset"] + page["data"]
+    assert data[start + second : start + third].endswith(b"\0")  # row 10 has no name
+    assert b"name 11" in data[start + third : start + third + 30]
+
+
+def test_the_directory_knows_which_columns_have_nulls(tmp_path: Path) -> None:
+    path = tmp_path / "a.pages"
+    write_shard(path, SCHEMA, "code", 4, [rows([1, 2, 3, 4, 5, 6, 8, 9, 14, 16, 17, 18])])
+    layout = PageLayout(SCHEMA, "code").by_name
+    assert [page["nulls"] for page in directory(path).to_pylist()] == [0, layout["name"].null_flag, layout["flag"].null_flag]
 
 
 @pytest.mark.parametrize(("codes", "longest"), [([1, 2, 3], 1), ([4] * 50, 50), ([1, 2, 2, 3, 3, 3, 4], 3), ([], 0)])

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from tests.spark.running import HOWS, frame, read_stream, run_query, stream_through, write_files
 
 import millrace as mr
 from millrace.core.errors import MillraceError
 from millrace.relations.build import build_table
+from millrace.spark import counters
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
@@ -126,3 +127,33 @@ def test_a_result_that_is_used_twice_is_counted_per_use(spark: SparkSession, war
 def test_reports_are_made_of_queries_only() -> None:
     with pytest.raises(MillraceError, match="a streaming query, its progress, or an Observation; got int"):
         mr.reports(5)
+
+
+def test_two_actions_on_one_micro_batch_count_its_rows_once(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:
+    table = _table(warehouse, 1)
+
+    def twice(rows: DataFrame, number: int) -> None:
+        enriched = mr.enrich(rows, table, "id", name="inside")
+        assert enriched.count() == len(enriched.toArrow())
+
+    writer = read_stream(spark, write_files(SALES, tmp_path / "source", 3)).writeStream.foreachBatch(twice)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    reports = mr.reports(query)
+    assert [report.batch_id for report in reports] == [0, 1, 2]
+    for number, report in enumerate(reports):
+        assert _counted(report) == _truth(SALES["id"].to_pylist()[number * PER_BATCH : (number + 1) * PER_BATCH], 1)
+
+
+def test_a_partition_that_ran_again_replaces_what_it_sent() -> None:
+    newest = counters._Newest()
+    value = newest.addInPlace({("run", 0, "call", 0): "old", ("run", 0, "call", 1): "other"}, {("run", 0, "call", 0): "new"})
+    assert value == {("run", 0, "call", 0): "new", ("run", 0, "call", 1): "other"}
+
+
+def test_only_so_many_counts_are_kept_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "_KEPT", 3)
+    newest, value = counters._Newest(), dict[counters.Key, str]()
+    for batch in range(10):
+        value = newest.addInPlace(value, {("run", batch, "call", 0): str(batch)})
+    assert list(value.values()) == ["7", "8", "9"]

@@ -28,7 +28,7 @@ from millrace.core.keys import CODEC_VERSION, KeyCodec
 from millrace.relations.layout import CODE_COLUMN
 from millrace.relations.shard import ShardInfo, directory_path
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 PUBLISH_MARGIN_US = 2_000_000  # a new version takes effect this much later: more than clocks may differ
 
@@ -133,6 +133,11 @@ def read_versions(folder: Path) -> list[TableVersion]:
             raise TableVersionError(
                 f"{path} was written by a newer millrace (table format {number}, this library reads up to {FORMAT}); "
                 "upgrade millrace to read it"
+            )
+        if number < FORMAT:
+            raise TableVersionError(
+                f"{path} was written by an older millrace (table format {number}, this library reads {FORMAT}); "
+                "remove the folder and build the table again"
             )
         if not manifest["versions"] or manifest["checksum"] != _checksum(manifest):
             raise ValueError("its checksum does not fit")

@@ -1,8 +1,9 @@
 """Writing a shard: pages of a sorted table, one after the other, and a directory that says where they are.
 
 shard file   | page 0        |pad| page 1        |pad| ...        every page starts at a 4 KiB boundary
-page         Arrow IPC record batch message of at most `rows_per_page` rows
-directory    one row per page: offset, bytes, rows, first and last code, checksum, offset of every column buffer
+page         Arrow IPC record batch message of at most `rows_per_page` rows; see `layout` for what is in it
+directory    one row per page: offset, bytes, rows, first and last code, checksum, where codes and records stand in the page,
+             and which columns have nulls there
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import xxhash
 
 from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
-from millrace.relations.layout import buffer_offsets, column_layouts
+from millrace.relations.layout import PageLayout
+from millrace.relations.records import pack
 
 ALIGNMENT = 4096  # bytes: what O_DIRECT asks for, and what the memory system pages by
 
@@ -29,12 +31,13 @@ def checksum(data: Any) -> int:
     return int(np.uint64(xxhash.xxh3_64_intdigest(data)).astype(np.int64))
 
 
-def directory_schema(buffers: int) -> pa.Schema:
-    fields = [
+DIRECTORY_SCHEMA = pa.schema(
+    [
         ("shard", pa.int32()), ("offset", pa.int64()), ("bytes", pa.int32()), ("rows", pa.int32()),
         ("first", pa.int64()), ("last", pa.int64()), ("checksum", pa.int64()),
-    ]  # fmt: skip
-    return pa.schema([*fields, *((f"buffer{i}", pa.int32()) for i in range(buffers))])
+        ("codes", pa.int32()), ("starts", pa.int32()), ("data", pa.int32()), ("nulls", pa.int64()),
+    ]
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,9 @@ def plan_rows_per_page(sample: pa.RecordBatch, page_bytes: int) -> int:
         raise ParameterError(f"page_bytes must be at least {ALIGNMENT}; got {page_bytes}")
     if sample.num_rows == 0:
         return 1024
-    overhead = 256 + 48 * sample.num_columns
-    row_bytes = max(1.0, sample.nbytes / sample.num_rows)
-    return int(min(65_536, max(1, (page_bytes - overhead - 512) / row_bytes)))
+    record = 5 + sample.num_columns // 8 + sum(pa.types.is_boolean(kind) for kind in sample.schema.types)
+    row_bytes = sample.nbytes / sample.num_rows + record  # where a record starts, its null bits, a byte for a boolean
+    return int(min(65_536, max(1, (page_bytes - 768) / row_bytes)))
 
 
 class ShardWriter:
@@ -80,11 +83,10 @@ class ShardWriter:
     ) -> None:
         self._path = path
         self._partial = path.with_name(path.name + ".partial")
-        self._schema = schema
         self._code = code_column
         self._rows_per_page = rows_per_page
         self._page_bytes = page_bytes
-        self._layouts = column_layouts(schema)
+        self._layout = PageLayout(schema, code_column)
         self._pages: list[tuple[int, ...]] = []
         self._left: list[pa.RecordBatch] = []
         self._left_rows = 0
@@ -155,20 +157,24 @@ class ShardWriter:
             self._page(batch.slice(0, half))
             self._page(batch.slice(half))
             return
-        message = batch.serialize()
-        decoded = pa.ipc.read_record_batch(message, self._schema)
-        buffers = buffer_offsets(decoded, message.address, self._layouts)
-        codes = decoded.column(self._code).view(pa.int64())
+        layout = self._layout
+        codes = batch.column(self._code).view(pa.int64())
+        records, nulls = pack(batch, layout)
+        nested = [batch.column(name) for name in layout.nested]
+        message = pa.RecordBatch.from_arrays([codes, records, *nested], schema=layout.page_schema).serialize()
+        decoded = pa.ipc.read_record_batch(message, layout.page_schema)
+        buffers = [decoded.column(0).buffers()[1], *decoded.column(1).buffers()[1:]]
+        places = [buffer.address - message.address if buffer.size else 0 for buffer in buffers]  # only keys: empty records
         first, last = codes[0].as_py(), codes[-1].as_py()
         self._file.write(message)
-        self._pages.append((0, self._bytes, message.size, batch.num_rows, first, last, checksum(message), *buffers))
+        page = (0, self._bytes, message.size, batch.num_rows, first, last, checksum(message), *places, nulls)
+        self._pages.append(page)
         padded = _aligned(message.size)
         self._file.write(b"\0" * (padded - message.size))
         self._bytes += padded
 
     def _directory(self) -> pa.RecordBatch:
-        buffers = sum(layout.buffers for layout in self._layouts)
-        schema = directory_schema(buffers)
+        schema = DIRECTORY_SCHEMA
         columns = list(zip(*self._pages, strict=True)) if self._pages else [() for _ in schema]
         return pa.RecordBatch.from_arrays(
             [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema

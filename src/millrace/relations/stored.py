@@ -17,18 +17,15 @@ import xxhash
 from millrace.core.errors import DamagedTableError, ParameterError, TableError
 from millrace.core.protocols import PageRuns
 from millrace.core.step import Int64Array
-from millrace.relations import gather
+from millrace.relations import records, search
 from millrace.relations.folder import TableVersion
-from millrace.relations.layout import ColumnLayout, column_layouts
+from millrace.relations.layout import PageLayout
 from millrace.relations.shard import ALIGNMENT, checksum
 
 ReadMode = Literal["direct", "buffered", "mmap"]
 READ_MODES: tuple[ReadMode, ...] = ("direct", "buffered", "mmap")
 
-
-_Where = tuple[
-    npt.NDArray[np.int32], npt.NDArray[np.int32], Int64Array, Int64Array, Int64Array
-]  # page in the run and row in the page of each row, its place in the output; addresses and numbers of the pages
+_Int32s = npt.NDArray[np.int32]
 
 
 class StoredRun:
@@ -52,7 +49,7 @@ class StoredRun:
     def codes(self) -> Int64Array:
         codes = np.empty(self.rows, np.int64)
         offsets = self._relation.code_offsets
-        gather.copy_codes(self._addresses, self.pages, self._sizes, self._bases, offsets, codes.ctypes.data)
+        search.copy_codes(self._addresses, self.pages, self._sizes, self._bases, offsets, codes.ctypes.data)
         return codes
 
     def match(self, codes: Int64Array, pages: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -60,7 +57,7 @@ class StoredRun:
         first = np.empty(len(codes), np.int64)
         count = np.empty(len(codes), np.int64)
         offsets = self._relation.code_offsets
-        gather.find_codes(
+        search.find_codes(
             codes, at, self._addresses, self.pages, self._sizes, self._bases, offsets,
             self._relation.firsts, self._relation.lasts, first, count,
         )  # fmt: skip
@@ -71,67 +68,50 @@ class StoredRun:
 
     def scatter(self, rows: Int64Array, to: Int64Array, count: int, columns: Sequence[str]) -> pa.RecordBatch:
         """A batch of `count` rows whose row `to[i]` is row `rows[i]` of the run; rows that nothing goes to are null."""
-        at = np.empty(len(rows), np.int32)
+        relation = self._relation
+        layout = relation.layout
+        at = np.empty(len(rows), np.int64)
+        page = np.empty(len(rows), np.int32)
         inside = np.empty(len(rows), np.int32)
-        gather.resolve_rows(rows, self._guess, self._relation.rows_per_page, self._bases, at, inside)
-        where = (at, inside, to, self._addresses, self.pages)
-        arrays = [self._column(self._relation.layouts[name], where, count) for name in columns]
-        fields = [self._relation.schema.field(name) for name in columns]
+        search.resolve_rows(
+            rows, self._guess, relation.rows_per_page, self._bases, self._addresses, self.pages, at, page, inside
+        )
+        packed = [layout.by_name[name] for name in columns if name in layout.by_name]
+        found: dict[str, pa.Array] = {}
+        if packed:
+            places = np.empty(len(rows), np.int64)
+            records.find_records(at, page, inside, relation.record_starts, relation.record_data, places)
+            arrays = records.unpack(places, to, count, packed, layout, relation.with_nulls)
+            found = {column.name: array for column, array in zip(packed, arrays, strict=True)}
+        for name in columns:
+            if name == relation.version.code_column:
+                found[name] = self._codes(at, page, inside, to, count, relation.schema.field(name).type)
+            elif name not in found:
+                found[name] = self._nested(name, at, page, inside, to, count)
+        fields = [relation.schema.field(name) for name in columns]
         schema = pa.schema([field.with_nullable(field.nullable or count > len(rows)) for field in fields])
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_arrays([found[name] for name in columns], schema=schema)
 
-    def _column(self, layout: ColumnLayout, where: _Where, count: int) -> pa.Array:
-        if layout.kind == "nested":
-            return self._nested(layout, where, count)
-        validity, nulls = self._validity(layout, where, count)
-        if layout.kind == "bytes":
-            return self._bytes(layout, where, count, validity, nulls)
-        if layout.kind == "bits":
-            values: npt.NDArray[Any] = np.zeros(-(-count // 8), np.uint8)
-            gather.gather_bits(*where, self._relation.buffer_offsets(layout.buffer + 1), values)
-        else:
-            function, dtype = gather.GATHER[layout.width]
-            size = count * layout.width // np.dtype(dtype).itemsize
-            values = np.empty(size, dtype) if count == len(where[0]) else np.zeros(size, dtype)
-            function(*where, self._relation.buffer_offsets(layout.buffer + 1), values)
-        return pa.Array.from_buffers(layout.type, count, [validity, pa.py_buffer(values)], nulls)
+    def _codes(self, at: Int64Array, page: _Int32s, inside: _Int32s, to: Int64Array, count: int, kind: pa.DataType) -> pa.Array:
+        """The key, where it is its own code."""
+        codes = np.zeros(count, np.int64)
+        search.take_codes(at, page, inside, to, self._relation.code_offsets, codes)
+        missing = np.ones(count, np.bool_)
+        missing[to] = False
+        return pa.array(codes, mask=missing if count > len(to) else None).view(kind)
 
-    def _validity(self, layout: ColumnLayout, where: _Where, count: int) -> tuple[pa.Buffer | None, int]:
-        if count == len(where[0]) and not self._relation.has_nulls[layout.name]:
-            return None, 0
-        bits = np.zeros(-(-count // 8), np.uint8)
-        nulls = count - gather.gather_bits(*where, self._relation.buffer_offsets(layout.buffer), bits)
-        return (pa.py_buffer(bits), nulls) if nulls else (None, 0)
-
-    def _bytes(self, layout: ColumnLayout, where: _Where, count: int, validity: pa.Buffer | None, nulls: int) -> pa.Array:
-        at, inside, to, addresses, pages = where
-        starts = np.empty(len(at), np.int32)
-        ends = np.zeros(count + 1, np.int64)
-        offsets = self._relation.buffer_offsets(layout.buffer + 1)
-        gather.measure_bytes(at, inside, to, addresses, pages, offsets, starts, ends)
-        if ends[-1] > 2**31 - 1:
-            raise TableError(
-                f"column {layout.name!r} has values too long to put out {count} of them at once; give less memory= or "
-                "leave the column out with columns="
-            )
-        data = pa.allocate_buffer(int(ends[-1]))
-        offsets = self._relation.buffer_offsets(layout.buffer + 2)
-        gather.gather_bytes(at, to, addresses, pages, offsets, starts, ends, data.address)
-        return pa.Array.from_buffers(layout.type, count, [validity, pa.py_buffer(ends.astype(np.int32)), data], nulls)
-
-    def _nested(self, layout: ColumnLayout, where: _Where, count: int) -> pa.Array:
+    def _nested(self, name: str, at: Int64Array, page: _Int32s, inside: _Int32s, to: Int64Array, count: int) -> pa.Array:
         """Lists, structs and maps have no kernel: their pages are decoded, each once."""
-        at, inside, to, addresses, _ = where
-        parts = [pa.nulls(1, layout.type)]
+        layout = self._relation.layout
+        parts = [pa.nulls(1, layout.page_schema.field(name).type)]
         places = np.zeros(count, np.int64)  # in the parts; the null stands first
-        order = np.argsort(at, kind="stable")
-        places[to[order]] = np.arange(1, len(at) + 1)
-        pages, starts = np.unique(at[order], return_index=True)
-        for page, rows in zip(pages, np.split(inside[order], starts[1:]), strict=False):
-            number = int(self.pages[page])
-            message = pa.foreign_buffer(int(addresses[page]), int(self._relation.page_sizes[number]), self._keep)
-            batch = pa.ipc.read_record_batch(message, self._relation.version.stored_schema)
-            parts.append(batch.column(layout.name).take(pa.array(rows)))
+        order = np.argsort(page, kind="stable")
+        places[to[order]] = np.arange(1, len(page) + 1)
+        pages, starts = np.unique(page[order], return_index=True)
+        for number, first, rows in zip(pages, order[starts], np.split(inside[order], starts[1:]), strict=False):
+            message = pa.foreign_buffer(int(at[first]), int(self._relation.page_sizes[number]), self._keep)
+            batch = pa.ipc.read_record_batch(message, layout.page_schema)
+            parts.append(batch.column(name).take(pa.array(rows)))
         return pa.concat_arrays(parts).take(pa.array(places))
 
 
@@ -152,7 +132,7 @@ class StoredRelation:
         self.schema, self.key, self.codec = version.schema, version.key, version.codec
         self.rows, self.pages, self.unique = version.rows, version.pages, version.unique
         self.rows_per_page, self.page_bytes = version.rows_per_page, version.page_bytes
-        self.layouts = {layout.name: layout for layout in column_layouts(version.stored_schema)}
+        self.layout = PageLayout(version.stored_schema, version.code_column)
         self._folder = folder / version.folder
         self._load_index()
         self._files = [_open_shard(self._folder / shard.file, shard.bytes, mode) for shard in version.shards]
@@ -176,7 +156,7 @@ class StoredRelation:
     def locate(self, codes: Int64Array) -> PageRuns:
         first = np.empty(len(codes), np.int64)
         last = np.empty(len(codes), np.int64)
-        gather.locate_pages(codes, self.firsts, self.lasts, self._guide, self._guide_shift, first, last)
+        search.locate_pages(codes, self.firsts, self.lasts, self._guide, self._guide_shift, first, last)
         return PageRuns(first, last)
 
     def read(self, first: int, count: int) -> StoredRun:
@@ -222,9 +202,6 @@ class StoredRelation:
         self.reads, self.bytes_read, self.read_seconds = 0, 0, 0.0
         return counts
 
-    def buffer_offsets(self, number: int) -> npt.NDArray[np.int32]:
-        return self._buffers[number]
-
     def _load_index(self) -> None:
         path = self._folder / "index.arrow"
         try:
@@ -240,13 +217,9 @@ class StoredRelation:
         self.page_rows, self._checksums = columns["rows"], columns["checksum"]
         self.firsts, self.lasts = columns["first"], columns["last"]
         self._make_guide()
-        self._buffers = [columns[name] for name in index.schema.names if name.startswith("buffer")]
-        self.code_offsets = self._buffers[self.layouts[self.version.code_column].buffer + 1]
-        self.has_nulls = {
-            layout.name: bool((self._buffers[layout.buffer] >= 0).any())
-            for layout in self.layouts.values()
-            if layout.kind != "nested"
-        }
+        self.code_offsets, self.record_starts, self.record_data = columns["codes"], columns["starts"], columns["data"]
+        flags = int(np.bitwise_or.reduce(columns["nulls"])) if self.pages else 0
+        self.with_nulls = {column.name for column in self.layout.packed if flags & column.null_flag}
 
     def _make_guide(self) -> None:
         """For `locate`: about one page to a bucket of equally many codes, so that most keys are found without a search."""
@@ -257,7 +230,7 @@ class StoredRelation:
             shift = max(0, span.bit_length() - (2 * self.pages).bit_length())
             self._guide_shift = np.uint64(shift)
             self._guide = np.zeros((span >> shift) + 1, np.int32)
-            gather.fill_guide(self.lasts, self.firsts[0], self._guide_shift, self._guide)
+            search.fill_guide(self.lasts, self.firsts[0], self._guide_shift, self._guide)
 
     def _map(self) -> None:
         self._maps = []

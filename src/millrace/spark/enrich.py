@@ -28,12 +28,13 @@ from millrace.core.errors import BudgetError, ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.core.protocols import HOWS, How, Relation
 from millrace.relations.folder import now_us
+from millrace.spark.counters import TaskCounters, counters_for
 from millrace.spark.master import MasterTable
 from millrace.spark.parquet import ParquetTable
 from millrace.spark.planned import PlannedTable
 from millrace.spark.reports import PREFIX
 from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field
-from millrace.spark.task import EnrichTask, Shape, plan_group
+from millrace.spark.task import EnrichTask, Shape, in_place, plan_group
 
 _numbers = itertools.count(1)
 
@@ -75,8 +76,11 @@ def enrich(
     call = _Call.of(stream, planned, pairs, how, columns, parse_bytes(memory), strategy)
     if partitions is not None:
         stream = _spread(stream, call.on, partitions)
-    label = observation if observation is not None else f"{PREFIX}{name or planned.name}#{next(_numbers)}"
-    return call.by_row(stream, label) if call.shape == "rows" else call.by_key(stream, label)
+    label = f"{PREFIX}{name or planned.name}#{next(_numbers)}"
+    counters = counters_for(stream, label) if observation is None else None
+    watch = None if counters is not None else observation or label
+    task = call.task(stream, counters)
+    return call.by_row(stream, task, watch) if call.shape == "rows" else call.by_key(stream, task, watch)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class _Call:
         call.try_out(call.task(stream))
         return call
 
-    def task(self, stream: DataFrame) -> EnrichTask:
+    def task(self, stream: DataFrame, counters: TaskCounters | None = None) -> EnrichTask:
         if self.shape == "rows":
             kinds = [arrow_type(field.name, field.dataType) for field in stream.schema]
             schema = pa.schema([pa.field(f"s{i}", kind) for i, kind in enumerate(kinds)])
@@ -121,7 +125,9 @@ class _Call:
         else:
             schema = pa.schema([pa.field(f"k{i}", kind) for i, kind in enumerate(self.key_types)])
             on = tuple((f"k{i}", theirs) for i, (_, theirs) in enumerate(self.on))
-        return EnrichTask(self.table, schema, on, self.how, tuple(self.columns), self.shape, self.memory_bytes, self.strategy)
+        return EnrichTask(
+            self.table, schema, on, self.how, tuple(self.columns), self.shape, self.memory_bytes, self.strategy, counters
+        )
 
     def try_out(self, task: EnrichTask) -> None:
         """Make the join once, here: keys that can't be compared, a budget that is too small, damage to the index."""
@@ -144,41 +150,50 @@ class _Call:
         budget, spec = Budget(memory_bytes), task.spec()
         try:
             plan_group(relation, spec, budget, task)
-            make_join(self.strategy, relation, spec, budget)
+            if in_place(relation, task) is None:
+                make_join(self.strategy, relation, spec, budget)
         except BudgetError as small:
             return small.needed_bytes
         return None
 
-    def by_key(self, stream: DataFrame, label: Any) -> DataFrame:
-        """Keys to the workers, structs back; the stream's own columns stay where they are."""
-        task = self.task(stream)
+    def by_key(self, stream: DataFrame, task: EnrichTask, watch: Any) -> DataFrame:
+        """Keys to the workers, structs back; the stream's own columns stay where they are.
+
+        The time of the batch is computed in a projection of its own, which the optimizer can't merge into the call.
+        Without it a columnar source feeds the call directly, and Spark 4.3 then turns every row with all that was added
+        into columns once more, only to read rows from them again.
+        """
         found = F.arrow_udf(task.keys_in, self._struct(task)).asNondeterministic()
         keys = [_column(stream, mine) for mine, _ in self.on]
-        beside = _free_name(stream)
-        joined = stream.withColumn(beside, found(*keys, F.current_timestamp()))
-        joined = joined.observe(label, F.collect_list(F.col(f"{beside}.stats")).alias("stats"))
+        beside, time = _free_names(stream, 2)
+        timed = stream.withColumn(time, _batch_time())
+        joined = timed.withColumn(beside, found(*keys, F.col(time)))
+        if watch is not None:
+            joined = joined.observe(watch, F.collect_list(F.col(f"{beside}.stats")).alias("stats"))
         first = F.col(f"{beside}.c0")
         if self.shape == "array":
             explode = F.explode if self.how == "inner" else F.explode_outer
             joined = joined.withColumn(beside, explode(first))
-        elif task.flagged:
+        elif self.how != "left":
             joined = joined.where(~first if self.how == "anti" else first)
         mine = [_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
         theirs = [F.col(f"{beside}.c{i}").alias(name) for i, name in enumerate(self.columns.values(), int(task.flagged))]
         selected = joined.select(*mine, *theirs)
-        return selected if _unambiguous(stream) else selected.drop(beside)
+        return selected if _unambiguous(stream) else selected.drop(beside, time)
 
-    def by_row(self, stream: DataFrame, label: Any) -> DataFrame:
+    def by_row(self, stream: DataFrame, task: EnrichTask, watch: Any) -> DataFrame:
         """Whole rows to the workers, joined rows back. Columns go by position, under names of our own until the end."""
         theirs = [
             StructField(name, from_arrow_type(self.table.schema.field(column).type)) for column, name in self.columns.items()
         ]
         fields = [*stream.schema.fields, *theirs]
-        inside = [StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(fields)]
-        schema = StructType([*inside, StructField("real", BooleanType()), StructField("stats", StringType())])
-        plain = stream.select("*", F.current_timestamp()).toDF(*[f"s{i}" for i in range(len(stream.columns) + 1)])
-        joined = plain.mapInArrow(self.task(stream).rows_in, schema)  # it takes no odd or repeated names
-        joined = joined.observe(label, F.collect_list(F.col("stats")).alias("stats")).where(F.col("real"))
+        counts = [StructField("real", BooleanType()), StructField("stats", StringType())] if watch is not None else []
+        inside = [StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate([*fields, *counts])]
+        plain = stream.select("*", _batch_time()).toDF(*[f"s{i}" for i in range(len(stream.columns) + 1)])
+        joined = plain.mapInArrow(task.rows_in, StructType(inside))  # it takes no odd or repeated names
+        if watch is not None:
+            real, stats = (F.col(field.name) for field in inside[-2:])
+            joined = joined.observe(watch, F.collect_list(stats).alias("stats")).where(real)
         return joined.select(*[F.col(f"c{i}").alias(f.name, metadata=f.metadata) for i, f in enumerate(fields)])
 
     def _struct(self, task: EnrichTask) -> StructType:
@@ -189,7 +204,7 @@ class _Call:
         else:
             flag = [BooleanType()] if task.flagged else []
             fields = [StructField(f"c{i}", kind) for i, kind in enumerate([*flag, *kinds])]
-        return StructType([*fields, StructField("stats", StringType())])
+        return StructType(fields if task.counters is not None else [*fields, StructField("stats", StringType())])
 
 
 def _planned(stream: DataFrame, table: Any, on: Pairs, read: str) -> PlannedTable:
@@ -256,14 +271,27 @@ def _columns(
     return chosen
 
 
+def _batch_time() -> Column:
+    """The time of the micro-batch.
+
+    Spark writes a plain timestamp into the code that it generates, and then has to compile and warm up that code anew in
+    every micro-batch, which takes longer than the join of a small one. Inside `array_sort`, which is interpreted, the time
+    stays out of the code. That it depends on the partition keeps it from being folded beforehand, and from being merged
+    into the call: see `by_key`.
+    """
+    time = F.when(F.spark_partition_id() >= 0, F.current_timestamp())
+    return F.array_sort(F.array(time))[0]
+
+
 def _column(frame: DataFrame, name: str) -> Column:
     return frame["`" + name.replace("`", "``") + "`"]
 
 
-def _free_name(frame: DataFrame) -> str:
-    """A name that no column has."""
+def _free_names(frame: DataFrame, count: int) -> list[str]:
+    """Names that no column has."""
     taken = {name.lower() for name in frame.columns}
-    return next(name for name in (f"__millrace{n or ''}" for n in itertools.count()) if name not in taken)
+    free = (name for name in (f"__millrace{n or ''}" for n in itertools.count()) if name not in taken)
+    return list(itertools.islice(free, count))
 
 
 def _unambiguous(frame: DataFrame) -> bool:

@@ -1,6 +1,7 @@
 """Ledger and I/O counters of every micro-batch, on the driver.
 
-Tasks put their counts into a column, and Spark's own `observe` collects them with the batch: a retried task counts once.
+A retried task counts once. Two ways lead here: an accumulator of our own (see `counters`), and, for batch DataFrames with an
+`Observation` and under Spark Connect, a column of counts that Spark's `observe` collects.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pyspark.sql import Observation
 from millrace.core.errors import MillraceError
 from millrace.core.ledger import Ledger
 from millrace.core.step import StepCounts
+from millrace.spark.counters import collected
 
 PREFIX = "millrace:"
 _COUNTS = set(StepCounts().as_dict())
@@ -61,12 +63,14 @@ def reports(source: Any) -> list[BatchReport]:
         return [_report(source._name or PREFIX, None, source.get["stats"])]
     if hasattr(source, "recentProgress"):
         return [report for progress in source.recentProgress for report in reports(progress)]
-    metrics = getattr(source, "observedMetrics", None)
-    if metrics is None:
+    observed = getattr(source, "observedMetrics", None)
+    if observed is None:
         raise MillraceError(
             f"reports come from a streaming query, its progress, or an Observation; got {type(source).__name__}"
         )
-    return [_report(name, source.batchId, row["stats"]) for name, row in metrics.items() if str(name).startswith(PREFIX)]
+    texts = {name: row["stats"] for name, row in observed.items() if str(name).startswith(PREFIX)}
+    texts.update(collected(str(source.runId), source.batchId))
+    return [_report(name, source.batchId, calls) for name, calls in texts.items()]
 
 
 def _report(name: str, batch_id: int | None, texts: Iterable[str]) -> BatchReport:
@@ -77,7 +81,7 @@ def _report(name: str, batch_id: int | None, texts: Iterable[str]) -> BatchRepor
     return BatchReport(
         name=name.removeprefix(PREFIX),
         batch_id=batch_id,
-        groups=len(groups),
+        groups=sum(group["groups"] for group in groups),
         counts=counts,
         waiting=sum(group["waiting"] for group in groups),
         disk_reads=sum(group.get("disk_reads", 0) for group in groups),

@@ -1,6 +1,7 @@
 """What runs inside a task: the join is offered the task's rows, stepped until it is empty, and its rows put out.
 
     keys_in   key batches -> [ group ] -> offer, step, step ... -> rows in page order -> structs in stream order
+                                       -> looked up at once, where pages lie in memory -> structs in stream order
     rows_in   row batches -> offer, step, step ...              -> joined rows, in the order they are found
 
 `keys_in` is the function of an iterator `arrow_udf`: the stream's own columns stay in the JVM. `rows_in` is that of a
@@ -9,9 +10,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
 
@@ -25,8 +27,9 @@ from millrace.core.errors import SchemaError, TableVersionError
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import How, JoinSpec, Relation
 from millrace.core.step import Int64Array, Step
-from millrace.relations.rownumbers import ROW_NUMBER, RowNumbers
+from millrace.relations.inplace import SCRATCH_BYTES, InPlace
 from millrace.relations.stored import StoredRelation
+from millrace.spark.counters import TaskCounters
 from millrace.spark.planned import MAX_ARRAY_ROWS, PlannedTable
 from millrace.spark.registry import unit_costs
 from millrace.structures.window import row_bytes
@@ -35,8 +38,10 @@ EMIT_ROWS = 32_768
 _COPIES = 2.5  # what a row of the output takes while it is put in stream order: both orders, and a slice under way
 _REORDER_SHARE = 2  # half of the budget for that
 _MAX_GROUP_ROWS = 1 << 20
+_LEAST_IN_PLACE = 64  # rows: with fewer at a time, all the time goes into calls
 _SMALL_ROWS = 16  # outputs shorter than this are merged, many at a time; merging longer ones costs memory and saves none
 _SMALL_OUTPUTS = 1024
+_IN_PLACE_COPIES = 1.5  # of a row's values, where they go to their place at once: there, and a slice under way
 _RESIDENT_GROUP_ROWS = 1 << 16  # where a page costs no read, more rows at a time only miss the processor's caches
 
 Shape = Literal["flag", "row", "array", "rows"]
@@ -58,6 +63,7 @@ class EnrichTask:
     shape: Shape
     memory_bytes: int
     strategy: str
+    counters: TaskCounters | None = None  # where the counts of the task go; None: into the rows themselves
 
     def spec(self) -> JoinSpec:
         if self.shape == "rows":
@@ -67,8 +73,8 @@ class EnrichTask:
 
     @property
     def flagged(self) -> bool:
-        """Whether a struct starts with whether the row matched: a left join needs no such column."""
-        return self.shape == "flag" or (self.shape == "row" and self.how == "inner")
+        """Whether a struct starts with whether the row matched: a left join needs no such column beside others."""
+        return self.shape == "flag" or (self.shape == "row" and (self.how == "inner" or not self.columns))
 
     def check(self, relation: Relation) -> None:
         """The version that this batch sees still is what the query was planned for."""
@@ -107,7 +113,8 @@ class EnrichTask:
             host.close()
 
     def rows_in(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """(stream columns ..., timestamp of the batch) in; (stream and table columns ..., is a row, stats) out."""
+        """(stream columns ..., timestamp of the batch) in; (stream and table columns ...) out, and, without `counters`,
+        (..., is a row, stats)."""
         host: TaskHost | None = None
         for batch in batches:
             if batch.num_rows == 0:
@@ -116,12 +123,21 @@ class EnrichTask:
                 host = TaskHost(self, batch.column(batch.num_columns - 1)[0].value)
             rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self.stream_schema)
             for step in host.feed(rows):
-                yield from _rows_out(step.output)
+                yield from self._rows_out(step.output)
         if host is not None:
             for step in host.drain():
-                yield from _rows_out(step.output)
-            yield _stats_row(host.output_schema, host.stats())
+                yield from self._rows_out(step.output)
+            if self.counters is None:
+                yield _stats_row(host.output_schema, host.stats())
             host.close()
+
+    def _rows_out(self, output: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for start in range(0, output.num_rows, EMIT_ROWS):
+            part = output.slice(start, EMIT_ROWS)
+            counts = []
+            if self.counters is None:
+                counts = [pa.array(np.ones(part.num_rows, np.bool_)), pa.nulls(part.num_rows, pa.utf8())]
+            yield _positional([*part.columns, *counts])
 
 
 class TaskHost:
@@ -134,13 +150,13 @@ class TaskHost:
         self._budget = Budget(task.memory_bytes)
         self._spec = task.spec()
         self.group_rows = plan_group(self._relation, self._spec, self._budget, task)
-        self._numbers = numbered(self._relation, task)
-        joined: Any = self._relation if self._numbers is None else self._numbers
-        spec = self._spec if self._numbers is None else replace(self._spec, columns=(ROW_NUMBER,))
-        self._join = make_join(task.strategy, joined, spec, self._budget, **self._parameters())
+        self._in_place = in_place(self._relation, task)
+        if self._in_place is None:
+            self._join = make_join(task.strategy, self._relation, self._spec, self._budget, **self._parameters())
         self._ledger = Ledger()
         self._reported = Ledger().totals
         self._base = 0
+        self._groups = 0
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -159,17 +175,20 @@ class TaskHost:
             yield self._step()
 
     def run(self, group: list[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        """Join a group and give its structs in the order of the rows; the last one carries the counts of the group."""
+        """Join a group and give its structs in the order of the rows; the last one may carry the counts of the group."""
+        self._groups += 1
         keys = [pa.concat_arrays([c[i] for c in group]) if len(group) > 1 else group[0][i] for i in range(len(group[0]))]
+        if self._in_place is not None:
+            found = self._in_place.find(keys)
+            self._ledger.post(found.counts, waiting=0)
+            values = self._in_place.columns(found, self._spec.columns).columns if self._spec.columns else []
+            yield from _in_order(self._task, found.keys, found.to, values, self._note())
+            return
         batch = pa.RecordBatch.from_arrays(keys, schema=self._spec.stream_schema)
         sequence, output = _together(chain(self.feed(batch), self.drain()), self.output_schema)
         sequence -= self._base
         self._base += batch.num_rows
-        if self._numbers is not None and len(sequence):
-            found = self._numbers.scatter(output.column(0).to_numpy(), sequence, batch.num_rows, self._spec.columns)
-            yield from _in_place(self._task, batch.num_rows, sequence, found, self.stats())
-        else:
-            yield from _ordered(self._task, batch.num_rows, sequence, output, self.stats())
+        yield from _ordered(self._task, batch.num_rows, sequence, output, self._note())
 
     def stats(self) -> str:
         """Counts since the last call, as JSON."""
@@ -178,16 +197,25 @@ class TaskHost:
         counts: dict[str, Any] = {name: totals[name] - before[name] for name in totals}
         version = getattr(self._relation, "version", None)
         counts |= {
+            "groups": max(1, self._groups),  # rows that are not put in order are one
             "waiting": self._ledger.waiting,
             "memory_bytes": self._budget.peak_bytes,
             "table_version": version.number if version is not None else 0,
             "strategy": self._task.strategy,
         }
+        self._groups = 0
         take = getattr(self._relation, "take_io_counts", None)
         return json.dumps(counts | (take() if take is not None else {}))
 
     def close(self) -> None:
+        if self._task.counters is not None:
+            self._task.counters.send(self.stats())
         pa.default_memory_pool().release_unused()
+        _settle()
+
+    def _note(self) -> str | None:
+        """What the last struct of a group carries."""
+        return self.stats() if self._task.counters is None else None
 
     def _parameters(self) -> dict[str, Any]:
         """What the sweep is told: no more slots than a group has rows, and what a seek costs on this disk."""
@@ -233,9 +261,13 @@ def plan_group(relation: Relation, spec: JoinSpec, budget: Budget, task: EnrichT
     if spec.columns and relation.rows:
         found = max(found, relation.pages * relation.page_bytes // relation.rows)
     matches = (task.table.longest_run or 1) if task.shape == "array" else 1
-    row = int(_COPIES * found * matches) + 2 * row_bytes(spec.stream_schema) + 40
+    if in_place(relation, task) is not None:
+        row = int(_IN_PLACE_COPIES * found) + 2 * row_bytes(spec.stream_schema) + SCRATCH_BYTES
+    else:
+        row = int(_COPIES * found * matches) + 2 * row_bytes(spec.stream_schema) + 40
     most = _RESIDENT_GROUP_ROWS if relation.resident else _MAX_GROUP_ROWS
-    rows = max(1, min(share // row, most))
+    least = _LEAST_IN_PLACE if in_place(relation, task) is not None else 1
+    rows = max(least, min(share // row, most))
     budget.reserve("rows being put in order", rows * row)
     return rows
 
@@ -255,26 +287,32 @@ def _cut(group: list[tuple[pa.Array, ...]], rows: int) -> tuple[list[Any], list[
     return head, rest, left
 
 
-def numbered(relation: Relation, task: EnrichTask) -> RowNumbers | None:
-    """Rows by their numbers, where pages stay at hand and a key has one row: every value is then copied only once."""
-    if task.strategy == "sweepjoin" and task.shape == "row" and isinstance(relation, StoredRelation) and relation.resident:
-        return RowNumbers(relation)
+def in_place(relation: Relation, task: EnrichTask) -> InPlace | None:
+    """How to look keys up without a join: where pages lie in memory, and one row of the table answers a key."""
+    if task.strategy != "sweepjoin" or not isinstance(relation, StoredRelation) or not relation.resident:
+        return None
+    if task.shape == "row" or (task.shape == "flag" and (relation.codec.exact or relation.unique)):
+        return InPlace(relation)
     return None
 
 
-def _in_place(task: EnrichTask, rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str) -> Iterator[pa.Array]:
+def _in_order(
+    task: EnrichTask, rows: int, matched: Int64Array, values: Sequence[pa.Array], stats: str | None
+) -> Iterator[pa.Array]:
     """Structs of rows that are in stream order already."""
-    flags = _flags(rows, sequence) if task.flagged else None
+    flags = _flags(rows, matched) if task.flagged else None
 
     def columns(start: int, end: int) -> list[pa.Array]:
         flag = [] if flags is None else [pa.array(flags[start:end])]
-        return [*flag, *(column.slice(start, end - start) for column in output.columns)]
+        return [*flag, *(column.slice(start, end - start) for column in values)]
 
     yield from _slices(rows, stats, columns)
 
 
-def _ordered(task: EnrichTask, rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str) -> Iterator[pa.Array]:
-    """Structs (flag, columns ..., stats), or (array of matches, stats), in stream order."""
+def _ordered(
+    task: EnrichTask, rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str | None
+) -> Iterator[pa.Array]:
+    """Structs (flag, columns ...), or (array of matches), in stream order; stats beside them if there are any."""
     if task.shape == "array":
         order = np.argsort(sequence, kind="stable")
         starts = np.searchsorted(sequence[order], np.arange(rows + 1))
@@ -311,21 +349,16 @@ def _lists(output: pa.RecordBatch, order: Int64Array, starts: Int64Array) -> pa.
     return pa.ListArray.from_arrays(pa.array(starts - starts[0], pa.int32()), structs)
 
 
-def _slices(rows: int, stats: str, columns: Callable[[int, int], Sequence[pa.Array]]) -> Iterator[pa.Array]:
+def _slices(rows: int, stats: str | None, columns: Callable[[int, int], Sequence[pa.Array]]) -> Iterator[pa.Array]:
     for start in range(0, rows, EMIT_ROWS):
         end = min(start + EMIT_ROWS, rows)
         arrays = list(columns(start, end))
-        last = [stats] if end == rows else [None]
-        notes = pa.concat_arrays([pa.nulls(end - start - 1, pa.utf8()), pa.array(last, pa.utf8())])
         names = [f"c{i}" for i in range(len(arrays))]
-        yield pa.StructArray.from_arrays([*arrays, notes], [*names, "stats"])
-
-
-def _rows_out(output: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    for start in range(0, output.num_rows, EMIT_ROWS):
-        part = output.slice(start, EMIT_ROWS)
-        real = pa.array(np.ones(part.num_rows, np.bool_))
-        yield _positional([*part.columns, real, pa.nulls(part.num_rows, pa.utf8())])
+        if stats is not None:
+            last = [stats] if end == rows else [None]
+            arrays.append(pa.concat_arrays([pa.nulls(end - start - 1, pa.utf8()), pa.array(last, pa.utf8())]))
+            names.append("stats")
+        yield pa.StructArray.from_arrays(arrays, names)
 
 
 def _stats_row(schema: pa.Schema, stats: str) -> pa.RecordBatch:
@@ -334,8 +367,24 @@ def _stats_row(schema: pa.Schema, stats: str) -> pa.RecordBatch:
 
 
 def _positional(columns: list[pa.Array]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(columns, [*(f"c{i}" for i in range(len(columns) - 2)), "real", "stats"])
+    return pa.RecordBatch.from_arrays(columns, [f"c{i}" for i in range(len(columns))])
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
+
+
+_settled = False
+
+
+def _settle() -> None:
+    """Once in a worker's life: spare its collector what has been loaded by now.
+
+    Spark's workers collect garbage after every task, and going through compiled kernels and libraries, none of which is ever
+    garbage, takes longer than many a task.
+    """
+    global _settled
+    if not _settled:
+        gc.collect()
+        gc.freeze()
+        _settled = True
