@@ -25,6 +25,7 @@ from millrace.bench.data import MASTER_SCHEMA, TEXT_WIDTHS, Say, made_once
 from millrace.bench.microbatch import Transform
 from millrace.bench.options import EnrichOptions
 from millrace.core.budget import parse_bytes
+from millrace.relations.folder import FORMAT
 
 SORT_MERGE_PARTITIONS = 8
 """Shuffle partitions of the sort-merge joins: four tasks a core, small enough to sort without spilling in 6 GB."""
@@ -256,7 +257,7 @@ def open_master_table(work: Workload) -> Any:
         work.say(f"building the millrace table of {work.options.rows:,} rows")
         mr.MasterTable.build(work.spark.read.parquet(str(work.master)), key="key", path=str(target))
 
-    made_once(target, {"rows": work.options.rows, "seed": work.options.seed}, build)
+    made_once(target, {"rows": work.options.rows, "seed": work.options.seed, "format": FORMAT}, build)
     return mr.MasterTable.open(str(target))
 
 
