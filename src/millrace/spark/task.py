@@ -34,7 +34,7 @@ from millrace.spark.planned import MAX_ARRAY_ROWS, PlannedTable
 from millrace.spark.registry import unit_costs
 from millrace.structures.window import row_bytes
 
-EMIT_ROWS = 32_768
+EMIT_ROWS = 8_192
 _COPIES = 2.5  # what a row of the output takes while it is put in stream order: both orders, and a slice under way
 _REORDER_SHARE = 2  # half of the budget for that
 _MAX_GROUP_ROWS = 1 << 20
