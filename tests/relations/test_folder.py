@@ -247,3 +247,11 @@ def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(TableError, match="file"):
         build_table(tmp_path / "file" / "below", ROWS, "id")
+
+
+@pytest.mark.parametrize("name", ["__millrace_code", "__millrace_record"])
+def test_names_that_a_page_needs_itself_are_refused(tmp_path: Path, name: str) -> None:
+    rows = pa.table({"id": [1, 2], name: pa.array([[1], [2]])})
+    with pytest.raises(SchemaError, match=f"rename {name}"):
+        build_table(tmp_path / "t", rows, "id")
+    assert not (tmp_path / "t").exists()

@@ -24,7 +24,7 @@ from millrace.relations.folder import (
     stored_schema,
     write_index,
 )
-from millrace.relations.layout import CODE_COLUMN
+from millrace.relations.layout import CODE_COLUMN, RECORD_COLUMN
 from millrace.relations.shard import ALIGNMENT, ShardInfo, plan_rows_per_page, write_shard
 
 LAYOUTS = ("auto", "key", "hash")
@@ -67,9 +67,9 @@ def prepare(folder: Path, schema: pa.Schema, key: str | Sequence[str], layout: s
     for name in names:
         if name not in schema.names:
             raise SchemaError(f"the table has no column {name!r} to use as key; it has {', '.join(schema.names)}")
-    repeated = {name for name in schema.names if schema.names.count(name) > 1}
-    if repeated or CODE_COLUMN in schema.names:
-        raise SchemaError(f"column names must be unique and free; rename {', '.join(sorted(repeated)) or CODE_COLUMN}")
+    taken = {name for name in schema.names if schema.names.count(name) > 1 or name in (CODE_COLUMN, RECORD_COLUMN)}
+    if taken:
+        raise SchemaError(f"column names must be unique and free; rename {', '.join(sorted(taken))}")
     if layout not in LAYOUTS:
         raise ParameterError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}")
     plain = KeyCodec(tuple(schema.field(name).type for name in names))

@@ -261,12 +261,13 @@ def plan_group(relation: Relation, spec: JoinSpec, budget: Budget, task: EnrichT
     if spec.columns and relation.rows:
         found = max(found, relation.pages * relation.page_bytes // relation.rows)
     matches = (task.table.longest_run or 1) if task.shape == "array" else 1
-    if in_place(relation, task) is not None:
+    at_once = in_place(relation, task) is not None
+    if at_once:
         row = int(_IN_PLACE_COPIES * found) + 2 * row_bytes(spec.stream_schema) + SCRATCH_BYTES
     else:
         row = int(_COPIES * found * matches) + 2 * row_bytes(spec.stream_schema) + 40
     most = _RESIDENT_GROUP_ROWS if relation.resident else _MAX_GROUP_ROWS
-    least = _LEAST_IN_PLACE if in_place(relation, task) is not None else 1
+    least = _LEAST_IN_PLACE if at_once else 1
     rows = max(least, min(share // row, most))
     budget.reserve("rows being put in order", rows * row)
     return rows
