@@ -1,73 +1,127 @@
 """Looking keys up in pages that lie in memory: nothing is read, so nobody has to wait.
 
 A join keeps stream tuples back so that many of them share a read. Where pages are used in place there is no read to share,
-and a group of keys is answered at once: sorted, so that neighbours share what the processor has just fetched, looked up
-page after page, and every value copied once, straight to where its stream row belongs.
+and keys are answered as they come, some dozens at a time: the processor is asked for all the lines of memory that hold their
+codes, then for all that hold their records, and what it waits for one of them it waits for all. Every value is copied once,
+to where its stream row belongs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.core.compiled import kernel
+from millrace.core.keys import Codes
 from millrace.core.step import Int64Array, StepCounts
+from millrace.relations.memoryaccess import load32, load64, prefetch
+from millrace.relations.records import AHEAD, LINE, Unpacker, copy_records
+from millrace.relations.search import guess_row, seek_code
 from millrace.relations.stored import StoredRelation
 
-SCRATCH_BYTES = 112  # per key, all arrays of `find` and `columns` together
+SCRATCH_BYTES = 64  # per key, all arrays of `look_up` together
 
 
 @dataclass(frozen=True)
-class Found:
-    """Row `rows[i]` of the relation answers key `to[i]` of the group."""
+class Answer:
+    """One row for each key that was looked up: whether it was found, and the columns, null where it was not."""
 
-    keys: int
-    rows: Int64Array
-    to: Int64Array
+    found: npt.NDArray[np.bool_]
+    columns: list[pa.Array]
     counts: StepCounts
 
 
 class InPlace:
     """Look-ups in a mapped relation in which no two rows have the same key code, or of whose rows any one will do."""
 
-    def __init__(self, relation: StoredRelation) -> None:
+    def __init__(self, relation: StoredRelation, columns: Sequence[str]) -> None:
         self._relation = relation
         self._whole = relation.whole()
+        self._columns = columns
+        self._packed, self._others = relation.split(columns)
+        self._values = relation.unpacker(self._packed)
+        self._keys = relation.unpacker(relation.split(relation.key)[0])
+        self._nothing = relation.unpacker(())
 
-    def find(self, keys: Sequence[pa.Array]) -> Found:
+    def look_up(self, keys: Sequence[pa.Array]) -> Answer:
         relation = self._relation
         encoded = relation.codec.encode(keys)
-        if encoded.valid.all():
-            to = np.argsort(encoded.codes)
+        pages, used = relation.first_pages(encoded.codes, encoded.valid)
+        rows = np.empty(len(pages), np.int32)
+        records = np.empty(len(pages), np.int64)
+        if relation.codec.exact:
+            packed = self._find(encoded.codes, pages, rows, records, self._values)
         else:
-            places = np.flatnonzero(encoded.valid)
-            to = places[np.argsort(encoded.codes[places])]
-        codes = encoded.codes[to]
-        runs = relation.locate(codes)
-        known = runs.last >= runs.first
-        pages = runs.first
-        if not known.all():
-            to, codes, pages = to[known], codes[known], pages[known]
-        relation.touch(pages)
-        rows, count = self._whole.match(codes, pages)
-        hits = count > 0
-        if not hits.all():
-            to, rows = to[hits], rows[hits]
-        if not relation.codec.exact:
-            found = self._whole.take(rows, relation.key)
-            same = relation.codec.equal([key.take(pa.array(to)) for key in keys], found.columns)
-            to, rows = to[same], rows[same]
-        return Found(len(encoded.codes), rows, to, self._counts(len(encoded.codes), pages, len(to), int(encoded.nulls.sum())))
+            self._find(encoded.codes, pages, rows, records, self._nothing)
+            records[~relation.codec.equal(keys, self._keys.unpack(records))] = 0
+            packed = self._values.unpack(records)
+        found = records != 0
+        values = dict(zip(self._packed, packed, strict=True))
+        for name in self._others:
+            if name == relation.version.code_column:  # the key, where it is its own code
+                kind = relation.schema.field(name).type
+                values[name] = pa.array(encoded.codes, mask=None if found.all() else ~found).view(kind)
+            else:
+                values[name] = self._whole.nested(name, np.where(found, pages, np.int32(-1)), rows)
+        return Answer(found, [values[name] for name in self._columns], self._counts(encoded, pages, used, found))
 
-    def columns(self, found: Found, columns: Sequence[str]) -> pa.RecordBatch:
-        """The values of each key, nulls where there are none."""
-        return self._whole.scatter(found.rows, found.to, found.keys, columns)
+    def _find(
+        self, codes: Int64Array, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], records: Int64Array, out: Unpacker
+    ) -> list[pa.Array]:
+        """Find the record of each code, 0 where there is none, and unpack it."""
+        places, index = self._whole.places, self._relation.index
+        sink = out.begin(len(codes))
+        done = 0
+        while (done := find_and_copy(codes, pages, places, index, rows, records, done, sink)) < len(codes):
+            out.grow(sink)
+        return out.finish(records, sink)
 
-    def _counts(self, keys: int, pages: Int64Array, matches: int, nulls: int) -> StepCounts:
-        used = int(np.count_nonzero(np.diff(pages))) + (len(pages) > 0)
+    def _counts(self, encoded: Codes, pages: npt.NDArray[np.int32], used: int, found: npt.NDArray[np.bool_]) -> StepCounts:
+        keys, matches, nulls = len(found), int(np.count_nonzero(found)), int(np.count_nonzero(encoded.nulls))
         return StepCounts(
-            tuples_in=keys, pages_read=used, bytes_read=used * self._relation.page_bytes, probes=len(pages), matches=matches,
-            removed=keys, matched=matches, absent_keys=keys - matches - nulls, null_keys=nulls,
+            tuples_in=keys, pages_read=used, bytes_read=used * self._relation.page_bytes,
+            probes=int(np.count_nonzero(pages >= 0)), matches=matches, removed=keys, matched=matches,
+            absent_keys=keys - matches - nulls, null_keys=nulls,
         )  # fmt: skip
+
+
+@kernel
+def find_and_copy(codes: Any, pages: Any, places: Any, index: Any, rows: Any, records: Any, begin: Any, sink: Any) -> Any:
+    """Look codes up in the pages given (-1: nowhere) from row `begin` on and copy what is found, `AHEAD` rows at a time.
+
+    Returns the row to go on with: behind the last, or one whose text had no room.
+    """
+    for first in range(begin, len(codes), AHEAD):
+        last = min(len(codes), first + AHEAD)
+        for i in range(first, last):
+            page = np.int64(pages[i])
+            if page >= 0:
+                row = guess_row(codes[i], index.firsts[page], index.lasts[page], np.int64(places.sizes[page]))
+                rows[i] = row
+                prefetch(places.addresses[page] + index.codes[page] + 8 * row)
+                prefetch(places.addresses[page] + index.starts[page] + 4 * row)
+        for i in range(first, last):
+            page = np.int64(pages[i])
+            records[i] = 0
+            if page >= 0:
+                start = places.addresses[page] + index.codes[page]
+                size = np.int64(places.sizes[page])
+                row = np.int64(rows[i])
+                if load64(start + 8 * row) != codes[i]:
+                    row = seek_code(start, size, codes[i], row)
+                    rows[i] = row
+                if row < size and load64(start + 8 * row) == codes[i]:
+                    inside = np.int64(load32(places.addresses[page] + index.starts[page] + 4 * row))
+                    records[i] = places.addresses[page] + index.data[page] + inside
+                    prefetch(records[i])
+                    prefetch(records[i] + LINE)
+                    prefetch(records[i] + 2 * LINE)
+        done = copy_records(records, first, last, sink)
+        if done < last:
+            return done
+    return len(codes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,10 @@ from millrace.relations.memoryaccess import (
 )
 
 AHEAD = 32  # rows: enough to hide a miss, few enough to stay in the nearest cache
-_LINE = 64
+LINE = 64
+_FIRST_TEXT_BYTES = 32.0
+_SPARE = 1.05
+_MOST_TEXT_BYTES = 2**31 - 1  # Arrow's offsets
 
 
 def pack(batch: pa.RecordBatch, layout: PageLayout) -> tuple[pa.Array, int]:
@@ -60,43 +63,88 @@ def pack(batch: pa.RecordBatch, layout: PageLayout) -> tuple[pa.Array, int]:
     return pa.Array.from_buffers(pa.binary(), rows, buffers, 0), flags
 
 
-def unpack(
-    records: Int64Array, to: Int64Array, count: int, columns: Sequence[PackedColumn], layout: PageLayout, may_be_null: set[str]
-) -> list[pa.Array]:
-    """Columns of `count` rows: row `to[i]` from the record at address `records[i]`; rows that nothing goes to are null."""
-    fixed = [column for column in columns if column.kind != "bytes"]
-    texts = [column for column in columns if column.kind == "bytes"]
-    whole = count == len(records)
-    make = np.empty if whole else np.zeros
-    values = [make(count * column.width, np.uint8) for column in fixed]
-    ends = np.zeros((len(texts), count + 1), np.int32)
-    before = _text_places(texts, layout)
-    take_heads(
-        records, to, _array(column.place for column in fixed), _array(column.width for column in fixed),
-        _array(out.ctypes.data for out in values), before, ends,
-    )  # fmt: skip
-    totals = [int(total) for total in add_up(ends)]
-    for column, total in zip(texts, totals, strict=True):
-        if total > 2**31 - 1:
+class Sink(NamedTuple):
+    """Where the columns of some rows go. What a kernel needs, and nothing else."""
+
+    head_bytes: int
+    places: Int64Array  # of each fixed-width column: where in a record it stands, its bytes, the address it goes to
+    widths: Int64Array
+    outs: Int64Array
+    texts: Int64Array  # of each text: where in a record the end of the one before it stands (-1: none), and its own end
+    ends: npt.NDArray[np.int32]  # one row per text, Arrow's offsets
+    tails: Int64Array  # of each text: the address of its bytes, and how many there is room for
+    room: Int64Array
+    lacking: Int64Array  # when room was missing: which text, and how many bytes it needs up to here
+
+
+class Unpacker:
+    """Copies columns out of records. One is used for many batches, and learns from them how long texts are."""
+
+    def __init__(self, columns: Sequence[PackedColumn], layout: PageLayout, may_be_null: set[str]) -> None:
+        self._columns = tuple(columns)
+        self._may_be_null = may_be_null
+        self._head_bytes = layout.head_bytes
+        self._fixed = [column for column in columns if column.kind != "bytes"]
+        self._texts = [column for column in columns if column.kind == "bytes"]
+        self._places = _array(column.place for column in self._fixed)
+        self._widths = _array(column.width for column in self._fixed)
+        self._text_places = _text_places(self._texts, layout)
+        self._text_bytes = [_FIRST_TEXT_BYTES] * len(self._texts)  # per row
+        self._values: list[npt.NDArray[np.uint8]] = []
+        self._tails: list[pa.Buffer] = []
+
+    def begin(self, rows: int) -> Sink:
+        self._values = [np.empty(rows * column.width, np.uint8) for column in self._fixed]
+        room = [int(rows * each) + 1 for each in self._text_bytes]
+        self._tails = [pa.allocate_buffer(size, resizable=True) for size in room]
+        ends = np.empty((len(self._texts), rows + 1), np.int32)
+        ends[:, 0] = 0
+        return Sink(
+            self._head_bytes, self._places, self._widths, _array(out.ctypes.data for out in self._values), self._text_places,
+            ends, _array(tail.address for tail in self._tails), np.array(room, np.int64), np.zeros(2, np.int64),
+        )  # fmt: skip
+
+    def grow(self, sink: Sink) -> None:
+        """Make room for the text that did not fit."""
+        text, needed = sink.lacking.tolist()
+        if needed > _MOST_TEXT_BYTES:
             raise TableError(
-                f"column {column.name!r} has values too long to put out {count} of them at once; give less memory= or "
-                "leave the column out with columns="
+                f"column {self._texts[text].name!r} has values too long to put out {sink.ends.shape[1] - 1} of them at once; "
+                "give less memory= or leave the column out with columns="
             )
-    tails = [pa.allocate_buffer(total) for total in totals]
-    if texts:
-        take_tails(records, to, layout.head_bytes, before, ends, _array(tail.address for tail in tails))
-    found = dict(zip([c.name for c in fixed], [[_plain(c, out)] for c, out in zip(fixed, values, strict=True)], strict=True))
-    for number, (column, tail) in enumerate(zip(texts, tails, strict=True)):
-        found[column.name] = [pa.py_buffer(ends[number]), tail]
-    arrays = []
-    for column in columns:
-        validity, nulls = None, 0
-        if not whole or column.name in may_be_null:
-            bits = np.zeros(-(-count // 8), np.uint8)
-            nulls = count - take_validity(records, to, column.number >> 3, 1 << (column.number & 7), bits)
-            validity = pa.py_buffer(bits) if nulls else None
-        arrays.append(pa.Array.from_buffers(column.type, count, [validity, *found[column.name]], nulls))
-    return arrays
+        room = min(max(2 * int(sink.room[text]), needed), _MOST_TEXT_BYTES)
+        self._tails[text].resize(room)
+        sink.tails[text], sink.room[text] = self._tails[text].address, room
+
+    def finish(self, records: Int64Array, sink: Sink) -> list[pa.Array]:
+        """The columns, once every row was copied; null where a record is 0."""
+        rows = len(records)
+        found = {column.name: [_plain(column, out)] for column, out in zip(self._fixed, self._values, strict=True)}
+        for number, (column, tail) in enumerate(zip(self._texts, self._tails, strict=True)):
+            used = int(sink.ends[number, -1])
+            found[column.name] = [pa.py_buffer(sink.ends[number]), tail.slice(0, used)]
+            self._text_bytes[number] = max(self._text_bytes[number], _SPARE * used / max(1, rows))
+        present = np.zeros(-(-rows // 8), np.uint8)
+        missing = rows - mark_present(records, present)
+        shared = pa.py_buffer(present) if missing else None
+        arrays = []
+        for column in self._columns:
+            validity, nulls = shared, missing
+            if column.name in self._may_be_null:
+                bits = np.zeros(len(present), np.uint8)
+                nulls = rows - mark_valid(records, column.number >> 3, 1 << (column.number & 7), bits)
+                validity = pa.py_buffer(bits) if nulls else None
+            arrays.append(pa.Array.from_buffers(column.type, rows, [validity, *found[column.name]], nulls))
+        self._values, self._tails = [], []
+        return arrays
+
+    def unpack(self, records: Int64Array) -> list[pa.Array]:
+        """Columns whose row i comes from the record at address `records[i]`, and is null where that is 0."""
+        sink = self.begin(len(records))
+        done = 0
+        while (done := copy_records(records, done, len(records), sink)) < len(records):
+            self.grow(sink)
+        return self.finish(records, sink)
 
 
 def _text(values: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Buffer | None]:
@@ -153,27 +201,24 @@ def put_texts(target: Any, place: Any, head: Any, source: Any, offsets: Any, fil
 
 
 @kernel
-def find_records(at: Any, page: Any, inside: Any, starts: Any, data: Any, records: Any) -> None:
-    """The address of each record: row `inside[i]` of page `page[i]`, which lies at `at[i]`."""
-    for i in range(len(at)):
-        later = i + AHEAD
-        if later < len(at):
-            prefetch(at[later] + starts[page[later]] + 4 * np.int64(inside[later]))
-        start = np.int64(load32(at[i] + starts[page[i]] + 4 * np.int64(inside[i])))
-        records[i] = at[i] + data[page[i]] + start
-
-
-@kernel
-def take_heads(records: Any, to: Any, places: Any, widths: Any, outs: Any, texts: Any, ends: Any) -> None:
-    """Copy the fixed-width values, and note how long each text is (in `ends`, one place further on)."""
-    for i in range(len(records)):
-        if i + AHEAD < len(records):
+def copy_records(records: Any, begin: Any, end: Any, sink: Any) -> Any:
+    """Copy rows `begin` to `end`, and return the row to go on with: `end`, or one whose text had no room."""
+    for i in range(begin, end):
+        if i + AHEAD < end:
             prefetch(records[i + AHEAD])
-        record, row = records[i], to[i]
-        for c in range(len(places)):
-            source = record + places[c]
-            width = widths[c]
-            target = outs[c] + row * width
+            prefetch(records[i + AHEAD] + LINE)
+        record = records[i]
+        if record == 0:
+            for c in range(len(sink.places)):
+                for place in range(sink.widths[c]):
+                    store8(sink.outs[c] + i * sink.widths[c] + place, np.uint8(0))
+            for c in range(len(sink.texts)):
+                sink.ends[c, i + 1] = sink.ends[c, i]
+            continue
+        for c in range(len(sink.places)):
+            source = record + sink.places[c]
+            width = sink.widths[c]
+            target = sink.outs[c] + i * width
             if width == 8:
                 store64(target, load64(source))
             elif width == 4:
@@ -185,45 +230,37 @@ def take_heads(records: Any, to: Any, places: Any, widths: Any, outs: Any, texts
             else:
                 store64(target, load64(source))
                 store64(target + 8, load64(source + 8))
-        for c in range(len(texts)):
-            begin = np.int32(0) if texts[c, 0] < 0 else load32(record + texts[c, 0])
-            ends[c, row + 1] = load32(record + texts[c, 1]) - begin
+        for c in range(len(sink.texts)):
+            before = sink.texts[c, 0]
+            start = np.int64(load32(record + before)) if before >= 0 else np.int64(0)
+            size = np.int64(load32(record + sink.texts[c, 1])) - start
+            place = np.int64(sink.ends[c, i])
+            if place + size > sink.room[c]:
+                sink.lacking[0] = c
+                sink.lacking[1] = place + size
+                return np.int64(i)
+            copy_bytes(sink.tails[c] + place, record + sink.head_bytes + start, size)
+            sink.ends[c, i + 1] = place + size
+    return np.int64(end)
 
 
 @kernel
-def add_up(ends: Any) -> Any:
-    """Lengths into ends, text by text; the totals as 64-bit numbers, which the ends themselves may not hold."""
-    totals = np.zeros(ends.shape[0], np.int64)
-    for c in range(ends.shape[0]):
-        total = np.int64(0)
-        for i in range(ends.shape[1]):
-            total += ends[c, i]
-            ends[c, i] = np.int32(total)
-        totals[c] = total
-    return totals
-
-
-@kernel
-def take_tails(records: Any, to: Any, head: Any, texts: Any, ends: Any, outs: Any) -> None:
-    """Copy the texts to where `ends` says."""
-    for i in range(len(records)):
-        if i + AHEAD < len(records):
-            prefetch(records[i + AHEAD])
-            prefetch(records[i + AHEAD] + _LINE)
-            prefetch(records[i + AHEAD] + 2 * _LINE)
-        record, row = records[i], to[i]
-        for c in range(len(texts)):
-            begin = np.int64(0) if texts[c, 0] < 0 else np.int64(load32(record + texts[c, 0]))
-            place = np.int64(ends[c, row])
-            copy_bytes(outs[c] + place, record + head + begin, np.int64(ends[c, row + 1]) - place)
-
-
-@kernel
-def take_validity(records: Any, to: Any, place: Any, bit: Any, out: Any) -> Any:
-    """Set the bits of rows that have a value in a bitmap of zeros; returns how many."""
+def mark_present(records: Any, out: Any) -> Any:
+    """Set the bits of rows that have a record in a bitmap of zeros; returns how many."""
     ones = 0
     for i in range(len(records)):
-        if load8(records[i] + place) & np.uint8(bit) == 0:
-            out[to[i] >> 3] |= np.uint8(1) << np.uint8(to[i] & 7)
+        if records[i] != 0:
+            out[i >> 3] |= np.uint8(1) << np.uint8(i & 7)
+            ones += 1
+    return ones
+
+
+@kernel
+def mark_valid(records: Any, place: Any, bit: Any, out: Any) -> Any:
+    """Set the bits of rows that have a record with a value in a bitmap of zeros; returns how many."""
+    ones = 0
+    for i in range(len(records)):
+        if records[i] != 0 and load8(records[i] + place) & np.uint8(bit) == 0:
+            out[i >> 3] |= np.uint8(1) << np.uint8(i & 7)
             ones += 1
     return ones

@@ -1,18 +1,38 @@
 """Compiled kernels that find rows by their codes straight in the pages, wherever the pages lie in memory.
 
-Codes and records of a page are found by two arrays: the address of each page of a run, and their offsets inside the page
-(from the table's index), so no page is ever decoded to use a few of its rows.
+Codes and records of a page are found by the address of the page and their offsets inside it, from the table's index, so no
+page is ever decoded to use a few of its rows.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from millrace.core.compiled import kernel
-from millrace.relations.memoryaccess import copy_bytes, load64, prefetch
+from millrace.core.step import Int64Array
+from millrace.relations.memoryaccess import copy_bytes, load32, load64, prefetch
 from millrace.relations.records import AHEAD
+
+
+class PageIndex(NamedTuple):
+    """Of every page of the relation: its codes' range, and where in the page codes, starts of records and records begin."""
+
+    firsts: Int64Array
+    lasts: Int64Array
+    codes: Any
+    starts: Any
+    data: Any
+
+
+class PagePlaces(NamedTuple):
+    """Of every page of a run: its address, its number in the relation, its rows, and the rows of the run before it."""
+
+    addresses: Int64Array
+    numbers: Int64Array
+    sizes: Any
+    bases: Int64Array
 
 
 @kernel
@@ -25,87 +45,102 @@ def guess_row(code: Any, least: Any, last: Any, size: Any) -> Any:
 
 
 @kernel
-def find_codes(
-    codes: Any, at: Any, addresses: Any, numbers: Any, sizes: Any, bases: Any, offsets: Any, firsts: Any, lasts: Any,
-    first: Any, count: Any,
-) -> None:  # fmt: skip
-    """For each wanted code on run page `at[i]`: the first row with it, and how many rows of the page have it.
+def seek_code(start: Any, size: Any, code: Any, guess: Any) -> Any:
+    """The first of `size` sorted codes at `start` that is not below `code`: looked for at `guess`, and ever wider from there.
 
-    Codes lie evenly in most pages (dense keys, hashes), so the search starts where an even page would have the code and
-    widens from there; it is a binary search in any case.
+    Codes lie evenly in most pages (dense keys, hashes), so a guess is seldom far off; it is a binary search in any case.
     """
+    reach = np.int64(1)
+    if load64(start + 8 * guess) < code:
+        low = guess + 1
+        while low + reach < size and load64(start + 8 * (low + reach - 1)) < code:
+            low += reach
+            reach *= 2
+        high = min(size, low + reach)
+    else:
+        high = guess
+        while high - reach > 0 and load64(start + 8 * (high - reach)) >= code:
+            high -= reach
+            reach *= 2
+        low = max(np.int64(0), high - reach)
+    while low < high:
+        middle = (low + high) >> 1
+        if load64(start + 8 * middle) < code:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def find_codes(codes: Any, at: Any, places: Any, index: Any, first: Any, count: Any) -> None:
+    """For each wanted code on run page `at[i]`: the first row with it, and how many rows of the page have it."""
     for i in range(len(codes)):
         later = i + AHEAD
         if later < len(codes):
             page = at[later]
-            number = numbers[page]
-            row = guess_row(codes[later], firsts[number], lasts[number], np.int64(sizes[page]))
-            prefetch(addresses[page] + offsets[number] + 8 * row)
+            number = places.numbers[page]
+            row = guess_row(codes[later], index.firsts[number], index.lasts[number], np.int64(places.sizes[page]))
+            prefetch(places.addresses[page] + index.codes[number] + 8 * row)
         page = at[i]
-        number = numbers[page]
-        start = addresses[page] + offsets[number]
-        size = np.int64(sizes[page])
+        number = places.numbers[page]
+        start = places.addresses[page] + index.codes[number]
+        size = np.int64(places.sizes[page])
         code = codes[i]
-        least = firsts[number]
-        low = np.int64(0)
-        if code > lasts[number]:
+        if code > index.lasts[number]:
             low = size
-        elif code > least:
-            guess = guess_row(code, least, lasts[number], size)
-            high = size
-            reach = np.int64(1)
-            if load64(start + 8 * guess) < code:
-                low = guess + 1
-                while low + reach < size and load64(start + 8 * (low + reach - 1)) < code:
-                    low += reach
-                    reach *= 2
-                high = min(size, low + reach)
-            else:
-                high = guess
-                while high - reach > 0 and load64(start + 8 * (high - reach)) >= code:
-                    high -= reach
-                    reach *= 2
-                low = max(np.int64(0), high - reach)
-            while low < high:
-                middle = (low + high) >> 1
-                if load64(start + 8 * middle) < code:
-                    low = middle + 1
-                else:
-                    high = middle
+        else:
+            low = seek_code(start, size, code, guess_row(code, index.firsts[number], index.lasts[number], size))
         end = low
         while end < size and load64(start + 8 * end) == code:
             end += 1
-        first[i] = bases[page] + low
+        first[i] = places.bases[page] + low
         count[i] = end - low
 
 
 @kernel
-def resolve_rows(
-    rows: Any, guess: Any, stride: Any, bases: Any, addresses: Any, numbers: Any, at: Any, page: Any, inside: Any
-) -> None:
-    """Of each row number: where its page lies, which page of the relation that is, and the row inside it."""
+def resolve_rows(rows: Any, guess: Any, stride: Any, bases: Any, place: Any, inside: Any) -> None:
+    """Of each row number: the page of the run that it is on, and the row inside it."""
     for i in range(len(rows)):
         row = rows[i]
-        place = guess[row // stride]
-        while bases[place + 1] <= row:
-            place += 1
-        at[i] = addresses[place]
-        page[i] = numbers[place]
-        inside[i] = row - bases[place]
+        page = guess[row // stride]
+        while bases[page + 1] <= row:
+            page += 1
+        place[i] = page
+        inside[i] = row - bases[page]
 
 
 @kernel
-def take_codes(at: Any, page: Any, inside: Any, to: Any, offsets: Any, out: Any) -> None:
-    for i in range(len(at)):
-        out[to[i]] = load64(at[i] + offsets[page[i]] + 8 * np.int64(inside[i]))
+def find_records(place: Any, inside: Any, places: Any, index: Any, records: Any) -> None:
+    """The address of the record of each row."""
+    for i in range(len(place)):
+        later = i + AHEAD
+        if later < len(place):
+            prefetch(_start_of(place[later], inside[later], places, index))
+        number = places.numbers[place[i]]
+        start = np.int64(load32(_start_of(place[i], inside[i], places, index)))
+        records[i] = places.addresses[place[i]] + index.data[number] + start
 
 
 @kernel
-def copy_codes(addresses: Any, numbers: Any, sizes: Any, bases: Any, offsets: Any, target: Any) -> None:
+def _start_of(place: Any, row: Any, places: Any, index: Any) -> Any:
+    return places.addresses[place] + index.starts[places.numbers[place]] + 4 * np.int64(row)
+
+
+@kernel
+def take_codes(place: Any, inside: Any, places: Any, index: Any, out: Any) -> None:
+    """The code of each row."""
+    for i in range(len(place)):
+        start = places.addresses[place[i]] + index.codes[places.numbers[place[i]]]
+        out[i] = load64(start + 8 * np.int64(inside[i]))
+
+
+@kernel
+def copy_codes(places: Any, index: Any, target: Any) -> None:
     """The codes of every row of the run, one after the other."""
-    for page in range(len(addresses)):
-        source = addresses[page] + offsets[numbers[page]]
-        copy_bytes(target + 8 * bases[page], source, 8 * np.int64(sizes[page]))
+    for page in range(len(places.addresses)):
+        source = places.addresses[page] + index.codes[places.numbers[page]]
+        copy_bytes(target + 8 * places.bases[page], source, 8 * np.int64(places.sizes[page]))
 
 
 @kernel
@@ -116,6 +151,20 @@ def fill_guide(lasts: Any, base: Any, shift: Any, guide: Any) -> None:
         while page < len(lasts) and np.uint64(lasts[page] - base) < np.uint64(bucket) << shift:
             page += 1
         guide[bucket] = page
+
+
+@kernel
+def _first_ending_by(code: Any, lasts: Any, guide: Any, bucket: Any) -> Any:
+    """The first page that ends at or behind a code, which must not lie behind them all."""
+    low = np.int64(guide[bucket])
+    high = np.int64(guide[bucket + 1]) if bucket + 1 < len(guide) else len(lasts) - 1
+    while low < high:
+        middle = (low + high) >> 1
+        if lasts[middle] < code:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @kernel
@@ -132,15 +181,7 @@ def locate_pages(codes: Any, firsts: Any, lasts: Any, guide: Any, shift: Any, fi
             first[i] = pages
             last[i] = pages - 1
             continue
-        bucket = np.int64(np.uint64(code - firsts[0]) >> shift)
-        low = np.int64(guide[bucket])
-        high = np.int64(guide[bucket + 1]) if bucket + 1 < len(guide) else pages - 1
-        while low < high:
-            middle = (low + high) >> 1
-            if lasts[middle] < code:
-                low = middle + 1
-            else:
-                high = middle
+        low = _first_ending_by(code, lasts, guide, np.int64(np.uint64(code - firsts[0]) >> shift))
         first[i] = low
         last[i] = low - 1
         if firsts[low] <= code:
@@ -154,3 +195,37 @@ def locate_pages(codes: Any, firsts: Any, lasts: Any, guide: Any, shift: Any, fi
                     else:
                         high = middle
                 last[i] = low - 1
+
+
+@kernel
+def locate_first(codes: Any, valid: Any, index: Any, guide: Any, shift: Any, used: Any, pages: Any) -> None:
+    """The first page whose codes enclose each valid code, or -1; pages that are used are marked so.
+
+    Where codes are spread evenly it is the page of the bucket or the next. They get a loop to themselves: mixed with a
+    search, it takes six times as long, as nobody can foresee where a search of unsorted codes goes.
+    """
+    known = len(index.firsts)
+    if known == 0:
+        pages[:] = -1
+        return
+    least, most = index.firsts[0], index.lasts[known - 1]
+    uneven = False
+    for i in range(len(codes)):
+        code = codes[i]
+        page = np.int64(-1)
+        if valid[i] and code >= least and code <= most:
+            page = np.int64(guide[np.int64(np.uint64(code - least) >> shift)])
+            page += np.int64(index.lasts[page] < code)
+            uneven |= index.lasts[page] < code
+        pages[i] = page
+    if uneven:
+        for i in range(len(codes)):
+            if pages[i] >= 0 and index.lasts[pages[i]] < codes[i]:
+                bucket = np.int64(np.uint64(codes[i] - least) >> shift)
+                pages[i] = _first_ending_by(codes[i], index.lasts, guide, bucket)
+    for i in range(len(codes)):
+        if pages[i] >= 0:
+            if index.firsts[pages[i]] <= codes[i]:
+                used[pages[i]] = True
+            else:
+                pages[i] = -1

@@ -17,9 +17,11 @@ import xxhash
 from millrace.core.errors import DamagedTableError, ParameterError, TableError
 from millrace.core.protocols import PageRuns
 from millrace.core.step import Int64Array
-from millrace.relations import records, search
+from millrace.relations import search
 from millrace.relations.folder import TableVersion
 from millrace.relations.layout import PageLayout
+from millrace.relations.records import Unpacker
+from millrace.relations.search import PageIndex, PagePlaces
 from millrace.relations.shard import ALIGNMENT, checksum
 
 ReadMode = Literal["direct", "buffered", "mmap"]
@@ -34,85 +36,68 @@ class StoredRun:
     def __init__(self, relation: StoredRelation, pages: Int64Array, addresses: Int64Array, keep: Any) -> None:
         self.pages = pages
         self._relation = relation
-        self._addresses = addresses
         self._keep = keep  # what the addresses point into
-        self._sizes = relation.page_rows if len(pages) == relation.pages else relation.page_rows[pages]
-        self._bases = np.zeros(len(pages) + 1, np.int64)
-        np.cumsum(self._sizes, out=self._bases[1:])
-        self.rows = int(self._bases[-1])
+        sizes = relation.page_rows if len(pages) == relation.pages else relation.page_rows[pages]
+        bases = np.zeros(len(pages) + 1, np.int64)
+        np.cumsum(sizes, out=bases[1:])
+        self.places = PagePlaces(addresses, pages, sizes, bases)
+        self.rows = int(bases[-1])
         self._dense = len(pages) > 0 and int(pages[-1] - pages[0]) == len(pages) - 1
-        stride = relation.rows_per_page
-        starts = np.arange(0, max(1, self.rows), stride)
-        self._guess = (np.searchsorted(self._bases, starts, "right") - 1).astype(np.int32)
+        starts = np.arange(0, max(1, self.rows), relation.rows_per_page)
+        self._guess = (np.searchsorted(bases, starts, "right") - 1).astype(np.int32)
 
     @property
     def codes(self) -> Int64Array:
         codes = np.empty(self.rows, np.int64)
-        offsets = self._relation.code_offsets
-        search.copy_codes(self._addresses, self.pages, self._sizes, self._bases, offsets, codes.ctypes.data)
+        search.copy_codes(self.places, self._relation.index, codes.ctypes.data)
         return codes
 
     def match(self, codes: Int64Array, pages: Int64Array) -> tuple[Int64Array, Int64Array]:
         at = pages - self.pages[0] if self._dense else np.searchsorted(self.pages, pages)
         first = np.empty(len(codes), np.int64)
         count = np.empty(len(codes), np.int64)
-        offsets = self._relation.code_offsets
-        search.find_codes(
-            codes, at, self._addresses, self.pages, self._sizes, self._bases, offsets,
-            self._relation.firsts, self._relation.lasts, first, count,
-        )  # fmt: skip
+        search.find_codes(codes, at, self.places, self._relation.index, first, count)
         return first, count
 
     def take(self, rows: Int64Array, columns: Sequence[str]) -> pa.RecordBatch:
-        return self.scatter(rows, np.arange(len(rows)), len(rows), columns)
-
-    def scatter(self, rows: Int64Array, to: Int64Array, count: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """A batch of `count` rows whose row `to[i]` is row `rows[i]` of the run; rows that nothing goes to are null."""
         relation = self._relation
-        layout = relation.layout
-        at = np.empty(len(rows), np.int64)
-        page = np.empty(len(rows), np.int32)
+        place = np.empty(len(rows), np.int32)
         inside = np.empty(len(rows), np.int32)
-        search.resolve_rows(
-            rows, self._guess, relation.rows_per_page, self._bases, self._addresses, self.pages, at, page, inside
-        )
-        packed = [layout.by_name[name] for name in columns if name in layout.by_name]
+        search.resolve_rows(rows, self._guess, relation.rows_per_page, self.places.bases, place, inside)
+        packed, others = relation.split(columns)
         found: dict[str, pa.Array] = {}
         if packed:
-            places = np.empty(len(rows), np.int64)
-            records.find_records(at, page, inside, relation.record_starts, relation.record_data, places)
-            arrays = records.unpack(places, to, count, packed, layout, relation.with_nulls)
-            found = {column.name: array for column, array in zip(packed, arrays, strict=True)}
-        for name in columns:
+            addresses = np.empty(len(rows), np.int64)
+            search.find_records(place, inside, self.places, relation.index, addresses)
+            found = dict(zip(packed, relation.unpacker(packed).unpack(addresses), strict=True))
+        for name in others:
             if name == relation.version.code_column:
-                found[name] = self._codes(at, page, inside, to, count, relation.schema.field(name).type)
-            elif name not in found:
-                found[name] = self._nested(name, at, page, inside, to, count)
-        fields = [relation.schema.field(name) for name in columns]
-        schema = pa.schema([field.with_nullable(field.nullable or count > len(rows)) for field in fields])
+                codes = np.empty(len(rows), np.int64)
+                search.take_codes(place, inside, self.places, relation.index, codes)
+                found[name] = pa.array(codes).view(relation.schema.field(name).type)
+            else:
+                found[name] = self.nested(name, place, inside)
+        schema = pa.schema([relation.schema.field(name) for name in columns])
         return pa.RecordBatch.from_arrays([found[name] for name in columns], schema=schema)
 
-    def _codes(self, at: Int64Array, page: _Int32s, inside: _Int32s, to: Int64Array, count: int, kind: pa.DataType) -> pa.Array:
-        """The key, where it is its own code."""
-        codes = np.zeros(count, np.int64)
-        search.take_codes(at, page, inside, to, self._relation.code_offsets, codes)
-        missing = np.ones(count, np.bool_)
-        missing[to] = False
-        return pa.array(codes, mask=missing if count > len(to) else None).view(kind)
+    def nested(self, name: str, place: _Int32s, inside: _Int32s) -> pa.Array:
+        """Values of rows `inside` of run pages `place`, null where that is -1.
 
-    def _nested(self, name: str, at: Int64Array, page: _Int32s, inside: _Int32s, to: Int64Array, count: int) -> pa.Array:
-        """Lists, structs and maps have no kernel: their pages are decoded, each once."""
-        layout = self._relation.layout
-        parts = [pa.nulls(1, layout.page_schema.field(name).type)]
-        places = np.zeros(count, np.int64)  # in the parts; the null stands first
-        order = np.argsort(page, kind="stable")
-        places[to[order]] = np.arange(1, len(page) + 1)
-        pages, starts = np.unique(page[order], return_index=True)
-        for number, first, rows in zip(pages, order[starts], np.split(inside[order], starts[1:]), strict=False):
-            message = pa.foreign_buffer(int(at[first]), int(self._relation.page_sizes[number]), self._keep)
-            batch = pa.ipc.read_record_batch(message, layout.page_schema)
-            parts.append(batch.column(name).take(pa.array(rows)))
-        return pa.concat_arrays(parts).take(pa.array(places))
+        Lists, structs and maps have no kernel: their pages are decoded, each once.
+        """
+        relation = self._relation
+        schema = relation.layout.page_schema
+        parts = [pa.nulls(1, schema.field(name).type)]
+        values = np.zeros(len(place), np.int64)  # where they are in the parts; the null stands first
+        order = np.argsort(place, kind="stable")
+        order = order[np.searchsorted(place[order], 0) :]
+        values[order] = np.arange(1, len(order) + 1)
+        pages, starts = np.unique(place[order], return_index=True)
+        for page, rows in zip(pages.tolist(), np.split(inside[order], starts[1:]), strict=False):
+            size = int(relation.page_sizes[self.pages[page]])
+            message = pa.foreign_buffer(int(self.places.addresses[page]), size, self._keep)
+            parts.append(pa.ipc.read_record_batch(message, schema).column(name).take(pa.array(rows)))
+        return pa.concat_arrays(parts).take(pa.array(values))
 
 
 class StoredRelation:
@@ -141,6 +126,7 @@ class StoredRelation:
         self.reads = 0
         self._buffer: mmap.mmap | None = None
         self._whole: StoredRun | None = None
+        self._unpackers: dict[tuple[str, ...], Unpacker] = {}
         if self.resident:
             self._map()
 
@@ -192,6 +178,29 @@ class StoredRelation:
         self.reads += len(fresh)
         self.bytes_read += int(self.page_sizes[fresh].sum())
 
+    def split(self, columns: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The columns that are in records, and the others."""
+        packed = tuple(name for name in columns if name in self.layout.by_name)
+        return packed, tuple(name for name in columns if name not in self.layout.by_name)
+
+    def unpacker(self, packed: tuple[str, ...]) -> Unpacker:
+        if packed not in self._unpackers:
+            columns = [self.layout.by_name[name] for name in packed]
+            self._unpackers[packed] = Unpacker(columns, self.layout, self._with_nulls)
+        return self._unpackers[packed]
+
+    def first_pages(self, codes: Int64Array, valid: Any) -> tuple[_Int32s, int]:
+        """The first page that may hold each code, -1 where none may or it isn't valid, checked; and how many pages that are.
+
+        For pages that are used in place.
+        """
+        pages = np.empty(len(codes), np.int32)
+        used = np.zeros(self.pages, np.bool_)
+        search.locate_first(codes, valid, self.index, self._guide, self._guide_shift, used, pages)
+        if (used > self._checked).any():
+            self.touch(np.flatnonzero(used))
+        return pages, int(np.count_nonzero(used))
+
     def largest_shard(self) -> Path:
         """The file to calibrate the device with."""
         return self._folder / max(self.version.shards, key=lambda shard: shard.bytes).file
@@ -216,10 +225,10 @@ class StoredRelation:
         self._shard, self.offsets, self.page_sizes = columns["shard"], columns["offset"], columns["bytes"]
         self.page_rows, self._checksums = columns["rows"], columns["checksum"]
         self.firsts, self.lasts = columns["first"], columns["last"]
+        self.index = PageIndex(self.firsts, self.lasts, columns["codes"], columns["starts"], columns["data"])
         self._make_guide()
-        self.code_offsets, self.record_starts, self.record_data = columns["codes"], columns["starts"], columns["data"]
         flags = int(np.bitwise_or.reduce(columns["nulls"])) if self.pages else 0
-        self.with_nulls = {column.name for column in self.layout.packed if flags & column.null_flag}
+        self._with_nulls = {column.name for column in self.layout.packed if flags & column.null_flag}
 
     def _make_guide(self) -> None:
         """For `locate`: about one page to a bucket of equally many codes, so that most keys are found without a search."""

@@ -1,7 +1,7 @@
 """What runs inside a task: the join is offered the task's rows, stepped until it is empty, and its rows put out.
 
     keys_in   key batches -> [ group ] -> offer, step, step ... -> rows in page order -> structs in stream order
-                                       -> looked up at once, where pages lie in memory -> structs in stream order
+              key batches -> looked up at once, where pages lie in memory             -> structs in stream order
     rows_in   row batches -> offer, step, step ...              -> joined rows, in the order they are found
 
 `keys_in` is the function of an iterator `arrow_udf`: the stream's own columns stay in the JVM. `rows_in` is that of a
@@ -18,7 +18,6 @@ from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.catalog import make_join
@@ -41,8 +40,9 @@ _MAX_GROUP_ROWS = 1 << 20
 _LEAST_IN_PLACE = 64  # rows: with fewer at a time, all the time goes into calls
 _SMALL_ROWS = 16  # outputs shorter than this are merged, many at a time; merging longer ones costs memory and saves none
 _SMALL_OUTPUTS = 1024
-_IN_PLACE_COPIES = 1.5  # of a row's values, where they go to their place at once: there, and a slice under way
 _RESIDENT_GROUP_ROWS = 1 << 16  # where a page costs no read, more rows at a time only miss the processor's caches
+_SPARE_TEXT = 2  # room for texts is made before they are known
+_IN_PLACE_ROWS = 1 << 14  # at most, of one batch, that are looked up at once
 
 Shape = Literal["flag", "row", "array", "rows"]
 
@@ -102,6 +102,9 @@ class EnrichTask:
                 continue
             if host is None:
                 host = TaskHost(self, columns[-1][0].value)
+            if host.at_once:
+                yield from host.look_up(columns[:-1])
+                continue
             group.append(columns[:-1])
             rows += len(columns[0])
             while rows >= host.group_rows:
@@ -151,7 +154,8 @@ class TaskHost:
         self._spec = task.spec()
         self.group_rows = plan_group(self._relation, self._spec, self._budget, task)
         self._in_place = in_place(self._relation, task)
-        if self._in_place is None:
+        self.at_once = self._in_place is not None
+        if not self.at_once:
             self._join = make_join(task.strategy, self._relation, self._spec, self._budget, **self._parameters())
         self._ledger = Ledger()
         self._reported = Ledger().totals
@@ -174,16 +178,20 @@ class TaskHost:
         while self._join.pending:
             yield self._step()
 
+    def look_up(self, keys: Sequence[pa.Array]) -> Iterator[pa.Array]:
+        """Structs of a batch of keys whose rows lie in memory."""
+        assert self._in_place is not None
+        for start in range(0, len(keys[0]), self.group_rows):
+            self._groups += 1
+            answer = self._in_place.look_up([column.slice(start, self.group_rows) for column in keys])
+            self._ledger.post(answer.counts, waiting=0)
+            flag = [pa.array(answer.found)] if self._task.flagged else []
+            yield _struct([*flag, *answer.columns], self._note(), len(answer.found))
+
     def run(self, group: list[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         """Join a group and give its structs in the order of the rows; the last one may carry the counts of the group."""
         self._groups += 1
         keys = [pa.concat_arrays([c[i] for c in group]) if len(group) > 1 else group[0][i] for i in range(len(group[0]))]
-        if self._in_place is not None:
-            found = self._in_place.find(keys)
-            self._ledger.post(found.counts, waiting=0)
-            values = self._in_place.columns(found, self._spec.columns).columns if self._spec.columns else []
-            yield from _in_order(self._task, found.keys, found.to, values, self._note())
-            return
         batch = pa.RecordBatch.from_arrays(keys, schema=self._spec.stream_schema)
         sequence, output = _together(chain(self.feed(batch), self.drain()), self.output_schema)
         sequence -= self._base
@@ -261,13 +269,12 @@ def plan_group(relation: Relation, spec: JoinSpec, budget: Budget, task: EnrichT
     if spec.columns and relation.rows:
         found = max(found, relation.pages * relation.page_bytes // relation.rows)
     matches = (task.table.longest_run or 1) if task.shape == "array" else 1
-    at_once = in_place(relation, task) is not None
-    if at_once:
-        row = int(_IN_PLACE_COPIES * found) + 2 * row_bytes(spec.stream_schema) + SCRATCH_BYTES
+    if in_place(relation, task) is not None:
+        row = int(_SPARE_TEXT * found) + row_bytes(spec.stream_schema) + SCRATCH_BYTES
+        least, most = _LEAST_IN_PLACE, _IN_PLACE_ROWS
     else:
         row = int(_COPIES * found * matches) + 2 * row_bytes(spec.stream_schema) + 40
-    most = _RESIDENT_GROUP_ROWS if relation.resident else _MAX_GROUP_ROWS
-    least = _LEAST_IN_PLACE if at_once else 1
+        least, most = 1, _RESIDENT_GROUP_ROWS if relation.resident else _MAX_GROUP_ROWS
     rows = max(least, min(share // row, most))
     budget.reserve("rows being put in order", rows * row)
     return rows
@@ -293,21 +300,8 @@ def in_place(relation: Relation, task: EnrichTask) -> InPlace | None:
     if task.strategy != "sweepjoin" or not isinstance(relation, StoredRelation) or not relation.resident:
         return None
     if task.shape == "row" or (task.shape == "flag" and (relation.codec.exact or relation.unique)):
-        return InPlace(relation)
+        return InPlace(relation, task.spec().columns)
     return None
-
-
-def _in_order(
-    task: EnrichTask, rows: int, matched: Int64Array, values: Sequence[pa.Array], stats: str | None
-) -> Iterator[pa.Array]:
-    """Structs of rows that are in stream order already."""
-    flags = _flags(rows, matched) if task.flagged else None
-
-    def columns(start: int, end: int) -> list[pa.Array]:
-        flag = [] if flags is None else [pa.array(flags[start:end])]
-        return [*flag, *(column.slice(start, end - start) for column in values)]
-
-    yield from _slices(rows, stats, columns)
 
 
 def _ordered(
@@ -319,7 +313,8 @@ def _ordered(
         starts = np.searchsorted(sequence[order], np.arange(rows + 1))
         yield from _slices(rows, stats, lambda start, end: [_lists(output, order, starts[start : end + 1])])
         return
-    flags = _flags(rows, sequence)
+    flags = np.zeros(rows, np.bool_)
+    flags[sequence] = True
     places = np.zeros(rows, np.int64)
     places[sequence] = np.arange(len(sequence))
 
@@ -331,13 +326,6 @@ def _ordered(
         return [*flag, *output.take(wanted).columns]
 
     yield from _slices(rows, stats, columns)
-
-
-def _flags(rows: int, sequence: Int64Array) -> npt.NDArray[np.bool_]:
-    """Which rows matched."""
-    flags = np.zeros(rows, np.bool_)
-    flags[sequence] = True
-    return flags
 
 
 def _lists(output: pa.RecordBatch, order: Int64Array, starts: Int64Array) -> pa.Array:
@@ -353,13 +341,16 @@ def _lists(output: pa.RecordBatch, order: Int64Array, starts: Int64Array) -> pa.
 def _slices(rows: int, stats: str | None, columns: Callable[[int, int], Sequence[pa.Array]]) -> Iterator[pa.Array]:
     for start in range(0, rows, EMIT_ROWS):
         end = min(start + EMIT_ROWS, rows)
-        arrays = list(columns(start, end))
-        names = [f"c{i}" for i in range(len(arrays))]
-        if stats is not None:
-            last = [stats] if end == rows else [None]
-            arrays.append(pa.concat_arrays([pa.nulls(end - start - 1, pa.utf8()), pa.array(last, pa.utf8())]))
-            names.append("stats")
-        yield pa.StructArray.from_arrays(arrays, names)
+        yield _struct(columns(start, end), stats if end == rows or stats is None else "", end - start)
+
+
+def _struct(columns: Sequence[pa.Array], stats: str | None, rows: int) -> pa.Array:
+    """Columns as a struct; `stats`, if there is such a column, stands in the last row, and nowhere if it is empty."""
+    arrays, names = list(columns), [f"c{i}" for i in range(len(columns))]
+    if stats is not None:
+        arrays.append(pa.concat_arrays([pa.nulls(rows - 1, pa.utf8()), pa.array([stats or None], pa.utf8())]))
+        names.append("stats")
+    return pa.StructArray.from_arrays(arrays, names)
 
 
 def _stats_row(schema: pa.Schema, stats: str) -> pa.RecordBatch:
