@@ -210,8 +210,8 @@ def copy_records(records: Any, begin: Any, end: Any, sink: Any) -> Any:
         record = records[i]
         if record == 0:
             for c in range(len(sink.places)):
-                for place in range(sink.widths[c]):
-                    store8(sink.outs[c] + i * sink.widths[c] + place, np.uint8(0))
+                for byte in range(sink.widths[c]):
+                    store8(sink.outs[c] + i * sink.widths[c] + byte, np.uint8(0))
             for c in range(len(sink.texts)):
                 sink.ends[c, i + 1] = sink.ends[c, i]
             continue
