@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,9 @@ from millrace.core.errors import (
     TableVersionError,
 )
 from millrace.relations import build, folder
-from millrace.relations.build import build_table
+from millrace.relations.build import build_table, discard, finish, prepare
 from millrace.relations.folder import now_us, read_versions, version_at, write_atomically
+from millrace.relations.shard import write_shard
 from millrace.relations.stored import StoredRelation
 
 ROWS = pa.table({"id": [3, 1, 2, None], "name": ["c", "a", "b", "-"]})
@@ -166,12 +170,81 @@ def test_an_interrupted_build_leaves_the_table_as_it_was(tmp_path: Path, monkeyp
     assert (_files(tmp_path), read_versions(tmp_path)) == (before, [old])
 
 
-def test_what_a_killed_build_left_is_not_taken_for_a_version_and_not_in_the_way(tmp_path: Path) -> None:
+def test_a_folder_of_unknown_origin_is_not_taken_for_a_version_and_not_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "v000001").mkdir()
     (tmp_path / "v000001" / "shard-00000.pages.partial").write_bytes(b"half")
     built = build_table(tmp_path, ROWS, "id")
     assert built.number == 2
     assert [version.number for version in read_versions(tmp_path)] == [2]
+
+
+_KILLED = """
+import os, signal, sys
+from millrace.relations import build
+import pyarrow as pa
+stop = sys.argv[2]
+real = getattr(build, stop)
+def killed(*args, **options):
+    if stop == "publish":
+        real(*args, **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(build, stop, killed)
+build.build_table(sys.argv[1], pa.table({"id": [7]}), "id")
+"""
+
+
+@pytest.mark.parametrize(("stop", "published"), [("write_shard", 1), ("write_index", 1), ("publish", 2)])
+def test_the_next_build_removes_what_a_killed_one_left(tmp_path: Path, stop: str, published: int) -> None:
+    build_table(tmp_path, ROWS, "id")
+    died = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), stop], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert (tmp_path / "v000002").exists()
+    assert len(read_versions(tmp_path)) == published
+    build_table(tmp_path, ROWS, "id")
+    versions = read_versions(tmp_path)
+    assert len(versions) == published + 1
+    assert sorted(path.name for path in tmp_path.glob("v*")) == [version.folder for version in versions]
+    assert not list(tmp_path.glob("v*/*building"))
+    for version in versions:
+        StoredRelation(tmp_path, version, "buffered").close()
+
+
+def test_a_build_that_is_going_on_is_left_alone(tmp_path: Path) -> None:
+    first = prepare(tmp_path, ROWS.schema, "id", "auto", 4096)
+    second = build_table(tmp_path, ROWS, "id")
+    assert first.version_folder.exists()
+    assert (first.number, second.number) == (1, 2)
+    discard(first)
+    assert not first.version_folder.exists()
+
+
+def test_a_version_that_took_long_to_publish_is_stamped_again_before_anybody_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_table(tmp_path, ROWS, "id")
+    clock = [now_us()]
+    seen: list[int] = []
+    monkeypatch.setattr(folder, "now_us", lambda: clock[0])
+    fsync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        seen.append(len(read_versions(tmp_path)))
+        clock[0] += 3_000_000 if len(seen) < 3 else 0
+        fsync(descriptor)
+
+    plan = prepare(tmp_path, ROWS.schema, "id", "auto", 4096)
+    info = write_shard(
+        plan.version_folder / "shard-00000.pages",
+        plan.stored_schema,
+        plan.code_column,
+        10,
+        ROWS.drop_null().sort_by("id").to_batches(),
+    )
+    monkeypatch.setattr(os, "fsync", slow)
+    version = finish(plan, [info], 10, 0)
+    assert set(seen[:-1]) == {1}
+    assert version.effective_at_us > clock[0]
+    assert read_versions(tmp_path)[-1] == version
 
 
 def test_wrong_parameters_write_nothing(tmp_path: Path) -> None:

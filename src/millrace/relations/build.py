@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ import pyarrow as pa
 from millrace.core.errors import ParameterError, SchemaError, TableError
 from millrace.core.keys import KeyCodec
 from millrace.relations.folder import (
+    MANIFEST,
     TableVersion,
     code_column,
     next_number,
@@ -29,6 +32,8 @@ from millrace.relations.shard import ALIGNMENT, ShardInfo, plan_rows_per_page, w
 
 LAYOUTS = ("auto", "key", "hash")
 PAGE_BYTES = 64 << 10
+_BUILDING = "building"
+_held: dict[Path, int] = {}  # version folders that this process is building, and the locks on them
 
 
 @dataclass(frozen=True)
@@ -85,14 +90,16 @@ def prepare(folder: Path, schema: pa.Schema, key: str | Sequence[str], layout: s
         raise TableError(f"{folder} is a file; give a folder for the table")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / "manifest.json").exists():
+        if (folder / MANIFEST).exists():
             read_versions(folder)  # a damaged or newer table is not built over
+        _remove_killed(folder)
         while True:
             plan = BuildPlan(folder, next_number(folder), names, layout, schema, page_bytes)
             try:
                 plan.version_folder.mkdir()
             except FileExistsError:
                 continue  # another build has just taken the number
+            _hold(plan.version_folder)
             return plan
     except OSError as refused:
         raise TableError(f"{folder} can't be written ({refused}); give another folder for the table") from refused
@@ -100,12 +107,55 @@ def prepare(folder: Path, schema: pa.Schema, key: str | Sequence[str], layout: s
 
 def discard(plan: BuildPlan) -> None:
     """Remove what an unfinished build has written; published versions stay."""
-    shutil.rmtree(plan.version_folder, ignore_errors=True)
+    _remove(plan.version_folder)
+
+
+def _hold(version_folder: Path) -> None:
+    """Show that a build is going on: by a file that is locked until it ends, however it ends."""
+    hidden = version_folder / f".{_BUILDING}"
+    try:
+        descriptor = _held[version_folder] = os.open(hidden, os.O_CREAT | os.O_RDWR)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        hidden.rename(version_folder / _BUILDING)  # never seen unlocked
+    except OSError:
+        _remove(version_folder)
+        raise
+
+
+def _remove(version_folder: Path) -> None:
+    shutil.rmtree(version_folder, ignore_errors=True)
+    _let_go(version_folder)
+
+
+def _let_go(version_folder: Path) -> None:
+    descriptor = _held.pop(version_folder, None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _remove_killed(folder: Path) -> None:
+    """Remove what builds that were killed have left."""
+    for file in folder.glob(f"v??????/{_BUILDING}"):
+        try:
+            descriptor = os.open(file, os.O_RDWR)
+        except FileNotFoundError:
+            continue  # it has just finished
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            published = read_versions(folder) if (folder / MANIFEST).exists() else []
+            if file.parent.name in {version.folder for version in published}:
+                file.unlink(missing_ok=True)  # killed right behind publishing
+            elif file.exists():
+                shutil.rmtree(file.parent, ignore_errors=True)
+        except BlockingIOError:
+            pass  # it is going on
+        finally:
+            os.close(descriptor)
 
 
 def finish(plan: BuildPlan, shards: Sequence[ShardInfo], rows_per_page: int, null_keys: int) -> TableVersion:
     """Write the index over the shards, drop what failed tasks left, and publish the version."""
-    named = {shard.file for shard in shards} | {shard.file + ".directory" for shard in shards}
+    named = {shard.file for shard in shards} | {shard.file + ".directory" for shard in shards} | {_BUILDING}
     for path in plan.version_folder.iterdir():
         if path.name not in named:
             path.unlink()
@@ -138,7 +188,10 @@ def finish(plan: BuildPlan, shards: Sequence[ShardInfo], rows_per_page: int, nul
         index_checksum=index_checksum,
         shards=tuple(kept),
     )
-    return publish(plan.folder, version)
+    published = publish(plan.folder, version)
+    (plan.version_folder / _BUILDING).unlink()
+    _let_go(plan.version_folder)
+    return published
 
 
 def build_table(

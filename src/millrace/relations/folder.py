@@ -14,9 +14,10 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,8 @@ def publish(folder: Path, version: TableVersion) -> TableVersion:
     """Add a version to the manifest; readers see the old manifest or the new one, nothing between.
 
     The first version of a table is there for every batch. A later one takes effect a moment ahead, so that no batch which has
-    already looked can be one that should have seen it; if writing took longer than that moment, it is stamped again.
+    already looked can be one that should have seen it; if writing takes longer than that moment, it is stamped again before
+    anybody sees it.
     """
     with _one_at_a_time(folder):
         versions = read_versions(folder) if (folder / MANIFEST).exists() else []
@@ -185,9 +187,13 @@ def publish(folder: Path, version: TableVersion) -> TableVersion:
             listed = [one.as_dict() for one in [*versions, version]]
             manifest: dict[str, Any] = {"format": FORMAT, "codec": CODEC_VERSION, "versions": listed}
             manifest["checksum"] = _checksum(manifest)
-            write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
-            if not versions or now_us() < version.effective_at_us:
+            in_time = partial(_not_yet, version.effective_at_us if versions else None)
+            if write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode(), in_time):
                 return version
+
+
+def _not_yet(time_us: int | None) -> bool:
+    return time_us is None or now_us() < time_us
 
 
 @contextmanager
@@ -201,18 +207,21 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Put `data` under `path` so that nobody ever sees half of it."""
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+def write_atomically(path: Path, data: bytes, still_wanted: Callable[[], bool] = lambda: True) -> bool:
+    """Put `data` under `path` so that nobody ever sees half of it; not at all if it took so long that nobody wants it."""
+    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with open(partial, "wb") as file:
+        with open(hidden, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+        if not still_wanted():
+            return False
+        os.replace(hidden, path)
     finally:
-        partial.unlink(missing_ok=True)
+        hidden.unlink(missing_ok=True)
     _sync_folder(path.parent)
+    return True
 
 
 def write_index(folder: Path, shards: Sequence[ShardInfo]) -> str:

@@ -62,7 +62,7 @@ class MasterTable:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(Path(path).absolute())
-        self._versions = read_versions(Path(self.path))
+        read_versions(Path(self.path))  # an error now where there is no table
 
     @classmethod
     def open(cls, path: str | Path) -> MasterTable:
@@ -113,23 +113,26 @@ class MasterTable:
     @property
     def latest(self) -> TableVersion:
         """The newest version that batches of this moment see."""
-        return version_at(self._versions, now_us())
+        return version_at(self.versions, now_us())
 
     @property
     def versions(self) -> list[TableVersion]:
-        return list(self._versions)
+        """All that are there now: others may build while this table is in use."""
+        return read_versions(Path(self.path))
 
     def describe(self) -> Description:
         """Rows, pages, bytes, key, layout, versions."""
-        return Description(self.path, len(self._versions), self.latest)
+        versions = self.versions
+        return Description(self.path, len(versions), version_at(versions, now_us()))
 
     def planned(self, stream: DataFrame, read: str) -> PlannedTable:
         """For `enrich`: the version follows from the time of each batch, or is pinned where that can't be known."""
-        version, number = self.latest, None
+        versions = self.versions
+        version, number = version_at(versions, now_us()), None
         identity = None if stream.isStreaming else batch_identity(stream.sparkSession)
         if identity is not None:
             number = pinned_version(Path(self.path), identity, version.number)
-            version = next((one for one in self._versions if one.number == number), version)
+            version = next((one for one in versions if one.number == number), version)
         choose_mode(version, read)
         opened = partial(open_relation, self.path, read=read, number=number)
         return PlannedTable(Path(self.path).name, version.schema, version.key, version.longest_run, "sweepjoin", opened)
