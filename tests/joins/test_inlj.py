@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 from tests.joins.examples import HOWS, cut, expected, joined, relation_of, rows_of, spec_of, stream_of
 
 from millrace.core.budget import Budget
 from millrace.core.drive import total
 from millrace.core.errors import BudgetError, ParameterError, StrategyError
-from millrace.core.protocols import How
+from millrace.core.protocols import How, JoinSpec
 from millrace.joins.inlj import IndexNestedLoopJoin
+from millrace.relations.build import build_table
+from millrace.relations.stored import StoredRelation
 
 RELATION = [0, 2, 2, 2, 2, 2, 4, 6, 8, 8]
 STREAM = [2, None, 8, 3, 2, 99, 6, -1]
@@ -72,6 +77,30 @@ def test_a_key_with_more_rows_than_a_step_puts_out_goes_on_without_reading_again
     assert relation.reads == [(0, 1), (1, 1), (2, 1)] * 2
     if how in ("inner", "left"):
         assert max(step.output.num_rows for step in steps) == 256
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("tuples_per_step", [1, 3, None])
+def test_pages_used_in_place_are_counted_as_if_each_were_read(tmp_path: Path, how: How, tuples_per_step: int | None) -> None:
+    keys = [key for key in range(0, 400, 2) for _ in range(1 + 90 * (key % 50 == 0))]
+    stream = [0, 0, None, 7, 100, 398, 398, 2, 50, -3, 999, 50, *range(300)]
+    table = pa.table({"id": keys, "name": [f"{n}" * 9 for n in range(len(keys))]})
+    version = build_table(tmp_path, table, "id", page_bytes=4096)
+    counts, rows = [], []
+    for mode in ("mmap", "buffered"):
+        relation = StoredRelation(tmp_path, version, mode)  # type: ignore[arg-type]
+        assert relation.resident == (mode == "mmap")
+        assert relation.pages > 10
+        columns = ("name",) if how in ("inner", "left") else ()
+        spec = JoinSpec(stream_of([1]).schema, (("key", "id"),), how, ("key",), columns)
+        steps = joined(
+            IndexNestedLoopJoin(relation, spec, Budget("1m"), tuples_per_step=tuples_per_step), cut(stream_of(stream), 50)
+        )
+        counts.append(total(steps))
+        rows.append(sorted(rows_of(steps), key=str))
+    assert counts[0] == counts[1]
+    assert rows[0] == rows[1]
+    assert counts[0].matches == sum(keys.count(key) for key in stream if key is not None)
 
 
 def test_the_budget_it_asks_for_is_enough_and_no_more() -> None:

@@ -13,7 +13,6 @@ from rich.table import Table
 from millrace.bench.interrupts import interrupted, treat_sigterm_as_interrupt
 from millrace.bench.options import (
     CONTENDERS,
-    DEFAULT_STRATEGIES,
     MASTER_COLUMNS,
     STRATEGIES,
     EnrichOptions,
@@ -36,7 +35,7 @@ WarmBatches = Annotated[int, typer.Option(help="Micro-batches that count, after 
 Zipf = Annotated[float, typer.Option(help="Exponent of the stream's keys; 0 is uniform.")]
 
 
-_ALL_STRATEGIES = ",".join(DEFAULT_STRATEGIES)
+_ALL_STRATEGIES = ",".join(STRATEGIES)
 _ALL_COLUMNS = ",".join(MASTER_COLUMNS)
 
 

@@ -16,7 +16,6 @@ MIN_WARM_BATCHES = 5
 MASTER_COLUMNS = ("surrogate_key", "product_name", "price", "supplier_id", "category", "description")
 
 STRATEGIES = ("auto", "sweepjoin", "hybridjoin", "meshjoin", "inlj")
-DEFAULT_STRATEGIES = ("auto", "sweepjoin", "meshjoin", "hybridjoin")
 
 CONTENDERS = (
     "read-only",
@@ -52,7 +51,7 @@ class EnrichOptions:
     warm_batches: int = 7
     repeats: int = 1
     contenders: tuple[str, ...] = ()
-    strategies: tuple[str, ...] = DEFAULT_STRATEGIES
+    strategies: tuple[str, ...] = STRATEGIES
     columns: tuple[str, ...] = MASTER_COLUMNS
     how: str = "left"
     memory: str = "256m"

@@ -18,8 +18,8 @@ Needs an index on the join key. Serves equality.
 Differs from the paper:
     - No buffer pool yet: each tuple reads its own page, even if the tuple before read the same. The MESHJOIN paper
       gives its index join a pool of the same memory; a ratio against the join here is not a ratio against that one.
-    - `tuples_per_step` groups tuples into one step to save calls. Nothing is shared between them: pages are read, and
-      counted, for each tuple.
+    - `tuples_per_step` groups tuples into one step to save calls, `None` as many as fit. Nothing is shared between them:
+      pages are read, and counted, for each tuple; only where pages are used in place are those of a step looked up in one go.
     - A key with more rows than a step may put out is continued in the next step, from the same page.
 """
 
@@ -31,7 +31,8 @@ import pyarrow as pa
 from millrace.core.budget import Budget
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
 from millrace.core.step import Int64Array, Step, StepCounts
-from millrace.joins.emit import Emitter
+from millrace.joins.emit import OUTPUT_ROWS, Emitter
+from millrace.joins.pairs import Pairs
 from millrace.joins.reading import Reader, check_index
 from millrace.joins.sizing import check_at_least_one, plan_window, reserve
 from millrace.structures.window import Window
@@ -49,12 +50,12 @@ class IndexNestedLoopJoin:
     (2, {'product': [3, 3], 'price': [30, 30]}, [(2, 1), (2, 1)])
     """
 
-    def __init__(self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *, tuples_per_step: int = 1) -> None:
+    def __init__(self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *, tuples_per_step: int | None = 1) -> None:
         check_index(relation, "inlj")
         check_at_least_one("tuples_per_step", tuples_per_step)
         sizing = plan_window(
             relation, spec, budget, extra_bytes_per_slot=_WAITING_BYTES, buffer_pages=1,
-            min_slots=tuples_per_step, max_slots=tuples_per_step,
+            min_slots=tuples_per_step or 1, max_slots=tuples_per_step or _MAX_TUPLES,
         )  # fmt: skip
         reserve(relation, spec, budget, sizing)
         budget.reserve("tuples of this step", sizing.capacity * _WAITING_BYTES)
@@ -68,7 +69,8 @@ class IndexNestedLoopJoin:
         self._slots = self._first = self._last = np.zeros(0, np.int64)  # tuples being joined, and their pages
         self._at = 0  # of `_slots`
         self._page = 0  # next page of that tuple
-        self._rest: tuple[PageRun, int, int] | None = None  # rows of its last page that did not fit into a step
+        self._run: PageRun | None = None
+        self._pairs: Pairs | None = None  # what was found in the run and is still to be put out
         self._look_ups = self._probes = 0  # since the last step
 
     @property
@@ -89,9 +91,9 @@ class IndexNestedLoopJoin:
 
     def step(self) -> Step:
         self._emitter.begin()
-        if self._at == len(self._slots):
+        if self._at == len(self._slots) and self._pairs is None:
             self._look_up()
-        while self._at < len(self._slots) and self._emitter.room:
+        while (self._at < len(self._slots) or self._pairs is not None) and self._emitter.room:
             self._go_on()
         counts = StepCounts(index_reads=self._look_ups, probes=self._probes)
         step = self._emitter.finish(counts + self._reader.counts())
@@ -114,23 +116,40 @@ class IndexNestedLoopJoin:
         self._page = int(self._first[0]) if len(self._first) else 0
 
     def _go_on(self) -> None:
-        """The next rows of the current tuple: what is left of a page, or another page."""
-        slot = self._slots[self._at]
-        if self._rest is None:
-            run = self._reader.read(self._page, 1)  # step 3
-            first, found = run.match(self._window.code[slot : slot + 1], np.array([self._page]))
-            begin, end = int(first[0]), int(first[0] + found[0])
-            self._probes += 1
-            self._page += 1
-        else:
-            run, begin, end = self._rest
-        count = min(end - begin, self._emitter.room)
-        self._emitter.pairs(run, np.full(count, slot), np.arange(begin, begin + count))  # step 4
-        self._rest = (run, begin + count, end) if begin + count < end else None
-        if self._rest is None and self._page > self._last[self._at]:
-            self._emitter.leave(self._slots[self._at : self._at + 1])
-            self._at += 1
-            self._page = int(self._first[self._at]) if self._at < len(self._slots) else 0
+        """Put out what was found; look for more when that is done."""
+        if self._pairs is None:
+            slots, pages, whole = self._next_reads(len(self._slots) if self._relation.resident else 1)
+            if self._relation.resident:  # step 3
+                self._run = self._reader.use_each(pages)
+            else:
+                self._run = self._reader.read(int(pages[0]), 1)
+            first, count = self._run.match(self._window.code[slots], pages)
+            self._probes += len(slots)
+            done = self._slots[self._at : self._at + whole]
+            self._pairs = Pairs(slots, first, count, done, unique=self._relation.unique)
+            self._at += whole
+            if self._at < len(self._slots):
+                goes_on = int(slots[-1]) == int(self._slots[self._at])
+                self._page = int(pages[-1]) + 1 if goes_on else int(self._first[self._at])
+        assert self._run is not None
+        slots, rows = self._pairs.next(min(self._emitter.room, OUTPUT_ROWS))  # step 4
+        self._emitter.pairs(self._run, slots, rows)
+        if self._pairs.empty:
+            self._emitter.leave(self._pairs.done)
+            self._pairs = None
+
+    def _next_reads(self, most: int) -> tuple[Int64Array, Int64Array, int]:
+        """The slots that the next pages are read for, those pages, and of how many tuples no page is left behind them."""
+        slots = self._slots[self._at : self._at + most]
+        first, last = self._first[self._at : self._at + most].copy(), self._last[self._at : self._at + most]
+        first[0] = self._page
+        wanted = np.minimum(last - first + 1, most + 1)
+        upto = np.cumsum(wanted)
+        whole = int(np.searchsorted(upto, most, "right"))
+        tuples = np.repeat(np.arange(len(wanted[: whole + 1])), wanted[: whole + 1])[:most]
+        pages = first[tuples] + np.arange(len(tuples)) - (upto - wanted)[tuples]
+        return slots[tuples], pages, whole
 
 
-_WAITING_BYTES = 3 * 8  # slot, first and last page
+_MAX_TUPLES = 4096
+_WAITING_BYTES = 10 * 8  # slot, first and last page; what is read for it, and what was found

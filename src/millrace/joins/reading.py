@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import numpy as np
+
 from millrace.core.errors import StrategyError
-from millrace.core.protocols import PageRun, Relation
-from millrace.core.step import StepCounts
+from millrace.core.protocols import PageRun, Relation, ResidentRelation
+from millrace.core.step import Int64Array, StepCounts
 
 
 def has_index(relation: Relation) -> bool:
@@ -34,6 +38,15 @@ class Reader:
         self._seeks += first != self._head
         self._head = first + count
         return run
+
+    def use_each(self, pages: Int64Array) -> PageRun:
+        """Pages used in place, each as if it were read by itself, in this order; the run is the whole relation."""
+        relation = cast(ResidentRelation, self._relation)
+        relation.touch(pages)
+        self._pages += len(pages)
+        self._seeks += int(np.count_nonzero(np.diff(pages, prepend=self._head - 1) != 1))
+        self._head = int(pages[-1]) + 1
+        return relation.whole()
 
     def counts(self) -> StepCounts:
         """What was read since the last call."""

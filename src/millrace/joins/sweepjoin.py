@@ -20,20 +20,20 @@ nothing to buffer, and a step serves as many tuples as the output holds.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.core.budget import Budget
-from millrace.core.compiled import kernel
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun, ResidentRelation
-from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.core.step import Step, StepCounts
 from millrace.core.unitcosts import UnitCosts
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
+from millrace.joins.pairs import Pairs
 from millrace.joins.reading import check_index
 from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, plan_window, reserve
-from millrace.structures.buckets import Collected, Cursor, PageBuckets, Reads
+from millrace.structures.buckets import Cursor, PageBuckets, Reads
 from millrace.structures.window import Window
 
 BUFFER_BYTES = 16 << 20  # long enough that a step's own cost does not count
@@ -79,7 +79,7 @@ class SweepJoin:
         self._reads = Reads(np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._cursor = Cursor(0, 0)
         self._exhausted = False  # nobody waits any more for what the run holds
-        self._pairs: _Pairs | None = None
+        self._pairs: Pairs | None = None
 
     @property
     def pending(self) -> int:
@@ -129,7 +129,7 @@ class SweepJoin:
         collected = self._buckets.collect(self._reads, self._cursor, self._limit)
         self._cursor = collected.cursor
         first, count = self._run.match(self._window.code[collected.slots], collected.pages)
-        self._pairs = _Pairs(collected, first, count, unique=self._relation.unique)
+        self._pairs = Pairs(collected.slots, first, count, collected.done, unique=self._relation.unique)
         self._exhausted = self._cursor.read == len(self._reads.firsts)
         return counts + StepCounts(probes=len(collected.slots))
 
@@ -186,45 +186,3 @@ def _plan(
     rows = min(MIN_OUTPUT_ROWS + spare // 32 // _SCRATCH_BYTES, OUTPUT_ROWS)
     pages = buffer_pages or 1 + min(spare // 8, BUFFER_BYTES) // relation.page_bytes
     return planned(pages, rows, window_tuples or MAX_SLOTS), rows
-
-
-class _Pairs:
-    """Matches that are still to be put out: tuple i with `count[i]` rows from `first[i]` on."""
-
-    def __init__(self, collected: Collected, first: Int64Array, count: Int64Array, *, unique: bool) -> None:
-        self.done = collected.done
-        hits = np.flatnonzero(count)
-        self._slots, self._first, self._count = collected.slots[hits], first[hits], count[hits]
-        self._unique = unique
-        self._tuple = 0
-        self._row = 0
-
-    @property
-    def empty(self) -> bool:
-        return self._tuple >= len(self._slots)
-
-    def next(self, limit: int) -> tuple[Int64Array, Int64Array]:
-        """The next pairs (slot, row), `limit` at most."""
-        if self._unique:
-            start, self._tuple = self._tuple, min(self._tuple + limit, len(self._slots))
-            return self._slots[start : self._tuple], self._first[start : self._tuple]
-        slots = np.empty(limit, np.int64)
-        rows = np.empty(limit, np.int64)
-        pairs, self._tuple, self._row = _expand(self._tuple, self._row, self._slots, self._first, self._count, slots, rows)
-        return slots[:pairs], rows[:pairs]
-
-
-@kernel
-def _expand(at: Any, row: Any, slots: Any, first: Any, count: Any, out_slots: Any, out_rows: Any) -> Any:
-    pairs = 0
-    while at < len(slots):
-        while row < count[at]:
-            if pairs == len(out_slots):
-                return pairs, at, row
-            out_slots[pairs] = slots[at]
-            out_rows[pairs] = first[at] + row
-            pairs += 1
-            row += 1
-        at += 1
-        row = 0
-    return pairs, at, row

@@ -226,7 +226,9 @@ class TaskHost:
         return self.stats() if self._task.counters is None else None
 
     def _parameters(self) -> dict[str, Any]:
-        """What the sweep is told: no more slots than a group has rows, and what a seek costs on this disk."""
+        """What a join is told: no more slots than a group has rows, and what a seek costs on this disk."""
+        if self._task.strategy == "inlj":
+            return {"tuples_per_step": None}
         if self._task.strategy != "sweepjoin":
             return {}
         parameters: dict[str, Any] = {} if self._task.shape == "rows" else {"window_tuples": self.group_rows}
