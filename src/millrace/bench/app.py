@@ -46,7 +46,7 @@ def enrich(
     wide: Annotated[bool, typer.Option(help="20 more columns in the stream.")] = False,
     zipf: Zipf = 1.0,
     warm_batches: WarmBatches = 7,
-    repeats: Annotated[int, typer.Option(help="Runs of every contender, interleaved.")] = 1,
+    repeats: Annotated[int, typer.Option(help="Runs of the floors and of millrace-auto, interleaved; others run once.")] = 3,
     contenders: Annotated[str, typer.Option(help=f"Empty for all, or some of {', '.join(CONTENDERS)}.")] = "",
     strategies: Strategies = _ALL_STRATEGIES,
     columns: Annotated[str, typer.Option(help="Master columns that are added.")] = _ALL_COLUMNS,

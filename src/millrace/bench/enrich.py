@@ -1,7 +1,7 @@
 """`millrace bench enrich`: a stream enriched from a large table, by everyone, in one run on the same files.
 
 1. Master data and streams are made, or found from an earlier run.
-2. In one Spark session: a discarded query to warm the JVM up, then every contender in turn, as often as asked.
+2. In one Spark session: a discarded query to warm the JVM up, then the floors and millrace as often as asked, then the others.
    Each gets fresh Python workers, a collected heap, its table in the page cache, and two cold micro-batches.
 3. The broadcast join runs in a process with a driver of its own, after that session is gone: it may run out of memory.
 4. Row counts of every micro-batch and a checksum of the first are compared; ratios are to medians of the same run.
@@ -21,6 +21,7 @@ from millrace.bench.results import FLOOR, Result, checksums_agree, compared, mer
 from millrace.bench.session import describe_machine, spark_session
 
 ISOLATED = ("spark-broadcast",)
+CLOSE = ("read-only", "identity-map", "identity-udf", "millrace-auto")
 
 
 def run_enrich(options: EnrichOptions, progress: Progress | None = None) -> dict[str, Any]:
@@ -44,14 +45,17 @@ def run_enrich(options: EnrichOptions, progress: Progress | None = None) -> dict
 def _in_turn(
     every: list[Contender], work: Workload, streams: list[StreamFiles], where: Folders, progress: Progress
 ) -> list[Result]:
-    """Repeats are interleaved: what disturbs the machine for a while then disturbs everyone."""
+    """Repeats are interleaved: what disturbs the machine for a while then disturbs everyone.
+
+    Those come first that are close to each other, as often as asked: a disturbance could decide between them, and so could
+    what the JVM has learnt of the plans of others. The others run once.
+    """
     progress.say("warming the JVM up")
     measure(IdentityMap(FLOOR), work, streams[:1], where.scratch, Progress())
+    close = [contender for contender in every if contender.name in CLOSE]
+    turns = [*[close] * work.options.repeats, [contender for contender in every if contender not in close]]
     return [
-        result
-        for _ in range(work.options.repeats)
-        for contender in every
-        for result in measure(contender, work, streams, where.scratch, progress)
+        result for turn in turns for contender in turn for result in measure(contender, work, streams, where.scratch, progress)
     ]
 
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,13 @@ from millrace.bench.results import OK, Result
 from millrace.bench.session import spark_session
 
 OUT_OF_MEMORY = "out of memory"
-_SIGNS = ("OutOfMemoryError", "Not enough memory to build and broadcast", "NOT_ENOUGH_MEMORY", "GC overhead limit")
+_SIGNS = (
+    "OutOfMemoryError",
+    "Not enough memory to build and broadcast",
+    "NOT_ENOUGH_MEMORY",
+    "GC overhead limit",
+    "TaskResultLost",  # with one driver and no executors: a part of the table was pushed out of memory
+)
 
 
 def measure_isolated(name: str, options: EnrichOptions, where: Folders, progress: Progress) -> list[Result]:
@@ -54,14 +60,24 @@ def _one_process(job: dict[str, Any], where: Folders, timeout_seconds: float) ->
             finally:
                 _end_group(child)
         answer = Path(scratch) / "results.json"
-        if answer.is_file():
-            return [_read(plain) for plain in json.loads(answer.read_text())]
         output = (Path(scratch) / "log").read_text(errors="replace")
-    if any(sign in output for sign in _SIGNS):
+        if answer.is_file():
+            return [_judged(_read(plain), output) for plain in json.loads(answer.read_text())]
+    if _ran_out_of_memory(output):
         status = OUT_OF_MEMORY
     else:
         status = f"failed: exit code {child.returncode}" if ended else f"out of time: {timeout_seconds:g} s"
     return [Result(job["contenders"][0], job["batch_rows"][0], status=status)]
+
+
+def _judged(result: Result, output: str) -> Result:
+    """A query that failed for want of memory may only say what that led to; what the process wrote says more."""
+    failed = result.status != OK
+    return replace(result, status=OUT_OF_MEMORY) if failed and _ran_out_of_memory(result.status + output) else result
+
+
+def _ran_out_of_memory(output: str) -> bool:
+    return any(sign in output for sign in _SIGNS)
 
 
 def _wait(child: subprocess.Popen[bytes], timeout_seconds: float) -> bool:

@@ -49,7 +49,7 @@ class EnrichOptions:
     wide: bool = False
     zipf: float = 1.0
     warm_batches: int = 7
-    repeats: int = 1
+    repeats: int = 3
     contenders: tuple[str, ...] = ()
     strategies: tuple[str, ...] = STRATEGIES
     columns: tuple[str, ...] = MASTER_COLUMNS

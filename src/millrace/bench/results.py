@@ -42,7 +42,7 @@ class Result:
             seconds=self.seconds + later.seconds,
             trigger_seconds=self.trigger_seconds + later.trigger_seconds,
             cold_seconds=self.cold_seconds + later.cold_seconds,
-            rows_out=self.rows_out + later.rows_out,
+            rows_out=self.rows_out if later.rows_out == self.rows_out else self.rows_out + later.rows_out,
             peak_worker_anon_bytes=_larger(self.peak_worker_anon_bytes, later.peak_worker_anon_bytes),
             peak_anon_bytes_of_workers=self.peak_anon_bytes_of_workers + later.peak_anon_bytes_of_workers,
             peak_jvm_rss_bytes=_larger(self.peak_jvm_rss_bytes, later.peak_jvm_rss_bytes),

@@ -188,7 +188,7 @@ def publish(folder: Path, version: TableVersion) -> TableVersion:
             manifest: dict[str, Any] = {"format": FORMAT, "codec": CODEC_VERSION, "versions": listed}
             manifest["checksum"] = _checksum(manifest)
             in_time = partial(_not_yet, version.effective_at_us if versions else None)
-            if write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode(), in_time):
+            if write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode(), in_time) and in_time():
                 return version
 
 
