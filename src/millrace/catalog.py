@@ -13,6 +13,7 @@ from millrace.joins.hybridjoin import HybridJoin
 from millrace.joins.inlj import IndexNestedLoopJoin
 from millrace.joins.meshjoin import MeshJoin
 from millrace.joins.reading import has_index
+from millrace.joins.rmeshjoin import RMeshJoin
 from millrace.joins.sweepjoin import SweepJoin
 
 Condition = Literal["equality"]
@@ -44,6 +45,14 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         name="meshjoin",
         join=MeshJoin,
         paper="Polyzotis et al., Supporting Streaming Updates in an Active Data Warehouse, ICDE 2007",
+        needs_index=False,
+        conditions=("equality",),
+        hosts=("process", "spark"),
+    ),
+    Algorithm(
+        name="rmeshjoin",
+        join=RMeshJoin,
+        paper="Naeem, Dobbie, Weber, Alam, R-MESHJOIN for Near-real-time Data Warehousing, DOLAP 2010",
         needs_index=False,
         conditions=("equality",),
         hosts=("process", "spark"),

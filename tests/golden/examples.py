@@ -24,6 +24,7 @@ BATCHES = (3, 1, 0, 4)  # sizes in turn; 0 is a pause
 PARAMETERS: dict[str, dict[str, Any]] = {
     "inlj": {"tuples_per_step": 2},
     "meshjoin": {"buffer_pages": 2, "tuples_per_step": 3},
+    "rmeshjoin": {"buffer_pages": 2},
     "hybridjoin": {"buffer_pages": 1},
     "sweepjoin": {"buffer_pages": 2, "costs": UnitCosts(seek=0.0)},
 }

@@ -18,6 +18,7 @@ from millrace.relations.memory import MemoryRelation
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "inlj": ("tuples_per_step",),
     "meshjoin": ("buffer_pages", "tuples_per_step"),
+    "rmeshjoin": ("buffer_pages", "tuples_per_step"),
     "hybridjoin": ("buffer_pages",),
     "sweepjoin": ("buffer_pages",),
 }

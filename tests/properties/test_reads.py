@@ -9,6 +9,7 @@ from collections import Counter
 from functools import partial
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.properties.cases import Plain, plain_cases
@@ -57,12 +58,13 @@ def test_inlj_reads_one_page_for_every_tuple_whose_key_may_be_there(case: Plain,
     assert Counter(pages) == Counter(page for page in case.page if page is not None)
 
 
-# --- MESHJOIN
+# --- MESHJOIN and R-MESHJOIN
 
 
+@pytest.mark.parametrize("algorithm", ["meshjoin", "rmeshjoin"])
 @given(case=plain_cases(absent=True), tuples_per_step=st.integers(1, 9))
-def test_meshjoin_lets_each_tuple_meet_every_page_exactly_once(case: Plain, tuples_per_step: int) -> None:
-    make = partial(make_join, "meshjoin", buffer_pages=case.buffer_pages, tuples_per_step=tuples_per_step)
+def test_scans_let_each_tuple_meet_every_page_exactly_once(algorithm: str, case: Plain, tuples_per_step: int) -> None:
+    make = partial(make_join, algorithm, buffer_pages=case.buffer_pages, tuples_per_step=tuples_per_step)
     moments = moments_of(make, case)
     left = left_in(moments)
     for number in range(case.stream.num_rows):
@@ -73,9 +75,10 @@ def test_meshjoin_lets_each_tuple_meet_every_page_exactly_once(case: Plain, tupl
         assert sorted(met) == list(range(case.relation.pages)), f"tuple {number} met pages {met}"
 
 
+@pytest.mark.parametrize("algorithm", ["meshjoin", "rmeshjoin"])
 @given(case=plain_cases(absent=True))
-def test_meshjoin_reads_round_and_round_in_order(case: Plain) -> None:
-    make = partial(make_join, "meshjoin", buffer_pages=case.buffer_pages)
+def test_scans_read_round_and_round_in_order(algorithm: str, case: Plain) -> None:
+    make = partial(make_join, algorithm, buffer_pages=case.buffer_pages)
     reads = [read for moment in moments_of(make, case) for read in moment.reads]
     for (first, count), (following, _) in pairwise(reads):
         assert following == (first + count) % case.relation.pages

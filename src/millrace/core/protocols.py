@@ -44,6 +44,17 @@ class PageRun(Protocol):
         """The given rows, copied out."""
 
 
+class Zones(NamedTuple):
+    """Pages in zones: page p is in zone `of_page[p]`, and no row of zone z has a code outside `lows[z]` to `highs[z]`.
+
+    A relation without an index may have them as `zones`, so that a scan can skip pages nobody waits for.
+    """
+
+    of_page: Int64Array
+    lows: Int64Array
+    highs: Int64Array
+
+
 class Relation(Protocol):
     """Master data, page by page."""
 

@@ -50,7 +50,7 @@ from millrace.joins.sizing import Sizing, check_at_least_one, code_bytes_per_pag
 from millrace.structures.chains import Chains
 from millrace.structures.hashtable import START, Cursor, HashTable
 from millrace.structures.queue import Queue
-from millrace.structures.window import Window
+from millrace.structures.window import Window, Windowed
 
 SLOT_BYTES = HashTable.bytes_per_slot + Queue.bytes_per_slot + Chains.bytes_per_slot
 
@@ -76,7 +76,7 @@ class _Reading:
     cursor: Cursor = START
 
 
-class HybridJoin:
+class HybridJoin(Windowed):
     """Reads only pages somebody waits for, in the order of waiting.
 
     >>> from millrace.relations.memory import MemoryRelation
@@ -108,15 +108,6 @@ class HybridJoin:
         self._reading: _Reading | None = None
         self._next_page = 0  # where the wanted key goes on
         self._look_ups = self._probes = 0  # since the last step
-
-    @property
-    def capacity(self) -> int:
-        """Tuples that can wait at once."""
-        return self._window.capacity
-
-    @property
-    def bytes_used(self) -> int:
-        return self._budget.used_bytes
 
     def offer(self, batch: pa.RecordBatch) -> int:
         """Take as many tuples as there are free slots."""

@@ -35,10 +35,10 @@ from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.pairs import Pairs
 from millrace.joins.reading import Reader, check_index
 from millrace.joins.sizing import check_at_least_one, plan_window, reserve
-from millrace.structures.window import Window
+from millrace.structures.window import Window, Windowed
 
 
-class IndexNestedLoopJoin:
+class IndexNestedLoopJoin(Windowed):
     """One tuple, one look-up, one page read.
 
     >>> from millrace.relations.memory import MemoryRelation
@@ -72,15 +72,6 @@ class IndexNestedLoopJoin:
         self._run: PageRun | None = None
         self._pairs: Pairs | None = None  # what was found in the run and is still to be put out
         self._look_ups = self._probes = 0  # since the last step
-
-    @property
-    def capacity(self) -> int:
-        """Tuples that can wait at once."""
-        return self._window.capacity
-
-    @property
-    def bytes_used(self) -> int:
-        return self._budget.used_bytes
 
     def offer(self, batch: pa.RecordBatch) -> int:
         """Take what one step will join."""

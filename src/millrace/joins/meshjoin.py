@@ -23,45 +23,30 @@ Differs from the paper:
     - A chunk leaves at the end of the step that completes its pass, not at the start of the next (the paper's lines
       3-6), so that it does not wait for the next read, and w slots are free when new tuples come.
     - A step runs with fewer than w tuples, or none: the paper's loop waits for w, for ever if the stream pauses. Each
-      chunk belongs to the scan position at which it entered and leaves when the scan comes round to it, whatever its
-      size. With nothing waiting, a step reads nothing.
+      chunk is stamped with the scan position at which it entered and leaves when the scan comes round to it, whatever its
+      size: see `scan`, which has the loop. With nothing waiting, a step reads nothing.
     - The number of pages need not be a multiple of b: the last read of a pass is shorter.
     - More matches than fit into the output of a step: the next steps go on with the same pages, without reading.
-    - The relation is fixed: rows appended while the join runs are not seen.
+    - b and w are fixed when the join is made; `rmeshjoin` can change both while it runs.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 
 from millrace.core.budget import Budget
-from millrace.core.protocols import JoinSpec, PageRun, Relation
-from millrace.core.step import Int64Array, Step, StepCounts
-from millrace.joins.emit import Emitter
-from millrace.joins.reading import Reader
-from millrace.joins.sizing import (
-    MAX_SLOTS,
-    Prices,
-    Sizing,
-    check_at_least_one,
-    check_budget,
-    code_bytes_per_page,
-    reserve,
-)
-from millrace.structures.hashtable import START, Cursor, HashTable
-from millrace.structures.queue import Ring
-from millrace.structures.window import Window
+from millrace.core.protocols import JoinSpec, Relation
+from millrace.joins.scan import SLOT_BYTES, ScanJoin, buffer_choices, scan_bytes
+from millrace.joins.sizing import MAX_SLOTS, Prices, Sizing, check_at_least_one, check_budget, code_bytes_per_page
 
-SLOT_BYTES = HashTable.bytes_per_slot + Ring.bytes_per_slot
-_CHUNK_BYTES = 8  # its size
 # What could be read in the time that it takes to start a read; stands in for a measured c_IO.
 _SEEK_BYTES = 128 * 1024
 
 
-class MeshJoin:
+class MeshJoin(ScanJoin):
     """Every page of R serves every waiting tuple; every tuple waits for one pass over R.
 
+    >>> import pyarrow as pa
     >>> from millrace.relations.memory import MemoryRelation
     >>> products = MemoryRelation(pa.table({"id": [1, 2, 3], "price": [10, 20, 30]}), "id", rows_per_page=1)
     >>> sales = pa.record_batch({"product": [3, 1]})
@@ -75,83 +60,13 @@ class MeshJoin:
         self, relation: Relation, spec: JoinSpec, budget: Budget, *,
         buffer_pages: int | None = None, tuples_per_step: int | None = None,
     ) -> None:  # fmt: skip
-        sizing, self.tuples_per_step = _plan(relation, spec, budget, buffer_pages, tuples_per_step)
-        self.buffer_pages = sizing.buffer_pages
-        self.chunks = max(1, -(-relation.pages // sizing.buffer_pages))
-        reserve(relation, spec, budget, sizing, code_bytes_per_page(relation))
-        self.pending = 0
-        self._relation = relation
-        self._budget = budget
-        self._window = Window(relation, spec, budget, sizing.capacity)
-        self._table = HashTable(sizing.capacity, budget)
-        self._queue = Ring(sizing.capacity, budget)
-        self._chunk_sizes = budget.array("chunk sizes", self.chunks, np.int64)  # by scan position
-        self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
-        self._reader = Reader(relation)
-        self._inbox: list[Int64Array] = []
-        self._taken = 0  # tuples of S since the last read
-        self._position = 0  # chunks of R already read in this pass
-        self._run: PageRun | None = None  # pages not yet probed to their end
-        self._codes = np.zeros(0, np.int64)
-        self._cursor: Cursor = START
-        self._probes = 0  # since the last step
+        sizing, w = _plan(relation, spec, budget, buffer_pages, tuples_per_step)
+        self.chunks = _chunks(relation.pages, sizing.buffer_pages)
+        super().__init__(relation, spec, budget, sizing, w, self.chunks + 1)
 
-    @property
-    def capacity(self) -> int:
-        """Tuples that can wait at once."""
-        return self._window.capacity
 
-    @property
-    def bytes_used(self) -> int:
-        return self._budget.used_bytes
-
-    def offer(self, batch: pa.RecordBatch) -> int:
-        """Take up to w tuples for the next read."""
-        taken, slots = self._window.admit(batch, self.tuples_per_step - self._taken)
-        self._taken += taken
-        self.pending += taken
-        self._inbox.append(slots)
-        return taken
-
-    def step(self) -> Step:
-        self._emitter.begin()
-        if self._run is None:
-            self._mesh()
-        if self._run is not None:
-            self._probe(self._run)
-        step = self._emitter.finish(StepCounts(probes=self._probes) + self._reader.counts())
-        self._probes = 0
-        self.pending -= step.counts.removed
-        return step
-
-    def _mesh(self) -> None:
-        """Bring both inputs in, unless nobody waits."""
-        slots = np.concatenate((np.zeros(0, np.int64), *self._inbox))
-        if self._relation.pages == 0:
-            self._emitter.leave(slots)
-        elif len(slots) or len(self._queue):
-            first = self._position * self.buffer_pages
-            run = self._reader.read(first, min(self.buffer_pages, self._relation.pages - first))  # step 1
-            self._table.add(self._window.code[slots], slots)  # step 2
-            self._queue.append(slots)
-            self._chunk_sizes[self._position] = len(slots)
-            self._run, self._codes, self._cursor = run, run.codes, START
-            self._probes += len(self._codes)
-        self._inbox = []
-        self._taken = 0
-
-    def _probe(self, run: PageRun) -> None:
-        slots, rows, cursor = self._table.probe(self._codes, self._cursor, self._emitter.room)  # step 3
-        self._emitter.pairs(run, slots, rows)
-        if cursor is not None:
-            self._cursor = cursor
-            return
-        self._run, self._codes = None, np.zeros(0, np.int64)
-        self._position = (self._position + 1) % self.chunks
-        done = self._queue.take(int(self._chunk_sizes[self._position]))  # step 4
-        self._chunk_sizes[self._position] = 0
-        self._table.remove(done)
-        self._emitter.leave(done)
+def _chunks(pages: int, buffer_pages: int) -> int:
+    return max(1, -(-pages // buffer_pages))
 
 
 def _plan(
@@ -168,9 +83,9 @@ def _plan(
     check_at_least_one("tuples_per_step", tuples_per_step)
     prices = Prices.of(relation, spec, SLOT_BYTES, code_bytes_per_page(relation))
     pages = max(1, relation.pages)
-    b = _choices(pages) if buffer_pages is None else np.array([min(buffer_pages, pages)])
+    b = buffer_choices(pages, buffer_pages)
     chunks = -(-pages // b)
-    fixed = b * prices.page_bytes + chunks * _CHUNK_BYTES
+    fixed = b * prices.page_bytes + scan_bytes(relation, chunks + 1)
     least = fixed + chunks * (tuples_per_step or 1) * prices.slot_bytes + prices.least_output_bytes
     check_budget(budget, int(least.min()))
     output_rows = prices.output_rows(budget.free_bytes - int(least.min()))
@@ -183,10 +98,3 @@ def _plan(
     rate = np.where(fits, rated * relation.page_bytes / (_SEEK_BYTES + b * relation.page_bytes), -np.inf)
     best = int(np.argmax(rate))
     return Sizing(int(w[best] * chunks[best]), int(b[best]), output_rows), int(w[best])
-
-
-def _choices(pages: int) -> Int64Array:
-    """Sizes of the disk buffer to look at: all, or for a long relation about 4,000, dense where they are small."""
-    if pages <= 4096:
-        return np.arange(1, pages + 1)
-    return np.unique(np.geomspace(1, pages, 4096).round().astype(np.int64))

@@ -34,13 +34,13 @@ from millrace.joins.pairs import Pairs
 from millrace.joins.reading import check_index
 from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, plan_window, reserve
 from millrace.structures.buckets import Cursor, PageBuckets, Reads
-from millrace.structures.window import Window
+from millrace.structures.window import Window, Windowed
 
 BUFFER_BYTES = 16 << 20  # long enough that a step's own cost does not count
 _SCRATCH_BYTES = 80  # per comparison of a step: slots, pages, done, first row, count, and the pairs made of them
 
 
-class SweepJoin:
+class SweepJoin(Windowed):
     """Join a stream with an indexed relation, one sweep after the other.
 
     >>> import pyarrow as pa
@@ -84,14 +84,6 @@ class SweepJoin:
     @property
     def pending(self) -> int:
         return self._window.pending
-
-    @property
-    def capacity(self) -> int:
-        return self._window.capacity
-
-    @property
-    def bytes_used(self) -> int:
-        return self._budget.used_bytes
 
     def offer(self, batch: pa.RecordBatch) -> int:
         # step 1

@@ -88,6 +88,18 @@ class MemoryRelation:
         self._lasts = np.append(self.codes[rows_per_page - 1 :: rows_per_page], self.codes[-1:])[: self.pages]
         self.reads: list[tuple[int, int]] = []
 
+    def append(self, batch: pa.RecordBatch) -> None:
+        """More rows, at the end: what an index-free relation that others write to looks like to a join."""
+        if self.indexed:
+            raise ParameterError("rows can be appended only to a relation without an index: its rows are in no order")
+        encoded = self.codec.encode([batch.column(name) for name in self.key])
+        valid = np.flatnonzero(encoded.valid)
+        self.batch = pa.concat_batches([self.batch, batch.take(pa.array(valid))])
+        self.codes = np.concatenate((self.codes, encoded.codes[valid]))
+        self.rows = len(self.codes)
+        self.pages = -(-self.rows // self.rows_per_page)
+        self.unique = len(np.unique(self.codes)) == self.rows
+
     def locate(self, codes: Int64Array) -> PageRuns:
         first = np.searchsorted(self._lasts, codes, "left")
         return PageRuns(first, np.searchsorted(self._firsts, codes, "right") - 1)

@@ -126,6 +126,22 @@ class Window:
         budget.reserve("window rows", wanted)
 
 
+class Windowed:
+    """What every join with a window says of itself."""
+
+    _window: Window
+    _budget: Budget
+
+    @property
+    def capacity(self) -> int:
+        """Tuples that can wait at once."""
+        return self._window.capacity
+
+    @property
+    def bytes_used(self) -> int:
+        return self._budget.used_bytes
+
+
 def _kept_columns(relation: Relation, spec: JoinSpec) -> list[str]:
     """Stream columns a waiting tuple must keep: those of the output, and the keys where codes are not exact."""
     kept = list(spec.carry)

@@ -1,0 +1,91 @@
+"""R-MESHJOIN: MESHJOIN with a disk buffer of any size, and all the rest of the memory for waiting tuples.
+
+Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-real-time Data Warehousing, DOLAP 2010, of which we know the abstract and what
+later papers say of it: the disk buffer does not depend on the size of R or on the number of chunks, and memory is shared out
+by what it is really needed for.
+
+The loop, with b = `buffer_pages`:
+    1. read the next b pages of R, fewer where a chunk has to leave or R ends, and as many tuples of S as there is room for;
+    2. add the new tuples to the hash table, and their slots to the queue as one chunk, stamped with the scan position;
+    3. probe the hash table with every row of the pages, and put out the matches;
+    4. chunks to whose stamp the scan has come round have met all of R: take them from the queue and the hash table.
+
+Memory:
+
+    stream --> [ any number ] --> queue [ chunk | chunk | chunk ] --> leaves unless it met a row
+                                            |       |       |
+                                  hash table of the same tuples, by key code
+                                            ^ probed with every row
+                                  disk buffer [ b pages ]  <-- scan of R
+
+Needs nothing of R: no index, no order. Serves equality.
+
+Differs from what we know of the paper:
+    - b is chosen by the cost of a seek against the cost of memory, from `costs`; the paper's own rule is not known to us.
+    - b and the most tuples that a step takes may change while the join runs (`resize`), and R may grow at its end.
+"""
+
+from __future__ import annotations
+
+from millrace.core.budget import Budget
+from millrace.core.protocols import JoinSpec, Relation
+from millrace.core.unitcosts import UnitCosts
+from millrace.joins.scan import SLOT_BYTES, ScanJoin, buffer_choices, scan_bytes
+from millrace.joins.sizing import MAX_SLOTS, Prices, Sizing, check_at_least_one, check_budget, code_bytes_per_page
+
+
+class RMeshJoin(ScanJoin):
+    """Every page of R serves every waiting tuple; a free slot is filled at the next read.
+
+    >>> import pyarrow as pa
+    >>> from millrace.relations.memory import MemoryRelation
+    >>> products = MemoryRelation(pa.table({"id": [1, 2, 3], "price": [10, 20, 30]}), "id", rows_per_page=1)
+    >>> sales = pa.record_batch({"product": [3, 1]})
+    >>> spec = JoinSpec(sales.schema, (("product", "id"),), "inner", ("product",), ("price",))
+    >>> join = RMeshJoin(products, spec, Budget("64k"), buffer_pages=1)
+    >>> join.offer(sales), join.step().output.to_pydict()
+    (2, {'product': [1], 'price': [10]})
+    >>> join.resize(buffer_pages=2)
+    >>> join.step().output.to_pydict(), join.pending, products.reads
+    ({'product': [3], 'price': [30]}, 0, [(0, 1), (1, 2)])
+    """
+
+    def __init__(
+        self, relation: Relation, spec: JoinSpec, budget: Budget, *,
+        buffer_pages: int | None = None, tuples_per_step: int | None = None, costs: UnitCosts | None = None,
+    ) -> None:  # fmt: skip
+        check_at_least_one("tuples_per_step", tuples_per_step)
+        sizing, chunks = _plan(relation, spec, budget, buffer_pages, costs or UnitCosts())
+        super().__init__(relation, spec, budget, sizing, tuples_per_step or sizing.capacity, chunks)
+
+    def resize(self, *, buffer_pages: int | None = None, tuples_per_step: int | None = None) -> None:
+        """Change b, w, or both, from the next read on. A larger buffer must fit into what is left of the budget."""
+        check_at_least_one("buffer_pages", buffer_pages)
+        check_at_least_one("tuples_per_step", tuples_per_step)
+        if buffer_pages is not None:
+            if not self._relation.resident:
+                self._budget.reserve("disk buffer", buffer_pages * self._relation.page_bytes)
+            self._budget.reserve("page codes", buffer_pages * code_bytes_per_page(self._relation))
+            self.buffer_pages = buffer_pages
+        if tuples_per_step is not None:
+            self.tuples_per_step = tuples_per_step
+
+
+def _plan(relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, costs: UnitCosts) -> tuple[Sizing, int]:
+    """The b with the highest rate: h tuples leave in a lap, which takes N_R/b seeks and the reading of N_R pages."""
+    check_at_least_one("buffer_pages", buffer_pages)
+    prices = Prices.of(relation, spec, SLOT_BYTES, code_bytes_per_page(relation))
+    b = buffer_choices(relation.pages, buffer_pages)
+    chunks = 2 * -(-max(1, relation.pages) // b) + 8  # twice what one b makes: another b cuts reads elsewhere
+    fixed = b * prices.page_bytes + scan_bytes(relation, chunks)
+    least = fixed + prices.slot_bytes + prices.least_output_bytes
+    check_budget(budget, int(least.min()))
+    output_rows = prices.output_rows(budget.free_bytes - int(least.min()))
+    left = budget.free_bytes - output_rows * prices.output_row_bytes - fixed
+    window = (left // prices.slot_bytes).clip(0, MAX_SLOTS)
+    # pages used in place cost no buffer, but a longer read still delays every result: rated as if they did
+    rated = window - (b * relation.page_bytes if relation.resident else 0) // prices.slot_bytes
+    rate = rated / (costs.seek / b + relation.page_bytes * costs.read_byte)
+    rate[window < 1] = float("-inf")
+    best = int(rate.argmax())
+    return Sizing(int(window[best]), int(b[best]), output_rows), int(chunks[best])

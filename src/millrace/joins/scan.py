@@ -1,0 +1,228 @@
+"""The loop of MESHJOIN and R-MESHJOIN: a cyclic scan of the relation meshed with a sliding window over the stream.
+
+Tuples that enter together are a chunk. It is stamped with where the scan stands, and leaves when the scan comes round to
+that place again: it has then met every page once. A read is cut where the next chunk has to leave, so that no page is
+joined with a tuple twice, however long reads are and however often that changes.
+
+    scan of R     p0 p1 p2 p3 p4 p5 p6 p7 | p0 p1 p2 p3 ...        a lap is one pass
+    chunk A       entered here ^ (lap 0, page 3)    ^ leaves here (lap 1, page 3)
+
+Where the relation says between which keys its pages lie (`zones`), pages that no waiting tuple can match are passed over.
+
+R may grow at its end while the join runs: a lap is then longer. A tuple meets all rows that were there when it entered, and
+those appended before the scan passes the end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.budget import Budget
+from millrace.core.protocols import JoinSpec, PageRun, Relation, Zones
+from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.joins.emit import Emitter
+from millrace.joins.reading import Reader
+from millrace.joins.sizing import Sizing, code_bytes_per_page, reserve
+from millrace.structures.hashtable import START, Cursor, HashTable
+from millrace.structures.queue import Ring
+from millrace.structures.window import Window, Windowed
+
+SLOT_BYTES = HashTable.bytes_per_slot + Ring.bytes_per_slot
+_CHUNK_BYTES = 16  # stamp and size
+_LAP = 1 << 32  # in stamps: more pages than a relation has
+
+
+class ScanJoin(Windowed):
+    """A join that meets every page with every waiting tuple. Subclasses say how memory is shared out."""
+
+    def __init__(
+        self, relation: Relation, spec: JoinSpec, budget: Budget, sizing: Sizing, tuples_per_step: int, chunks: int
+    ) -> None:
+        self.buffer_pages = sizing.buffer_pages
+        self.tuples_per_step = tuples_per_step
+        self.pending = 0
+        reserve(relation, spec, budget, sizing, code_bytes_per_page(relation))
+        self._relation = relation
+        self._budget = budget
+        self._window = Window(relation, spec, budget, sizing.capacity)
+        self._table = HashTable(sizing.capacity, budget)
+        self._queue = Ring(sizing.capacity, budget)
+        self._chunks = _Chunks(chunks, budget)
+        self._zones = _WaitingZones(relation, budget)
+        self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
+        self._reader = Reader(relation)
+        self._inbox: list[Int64Array] = []
+        self._taken = 0  # tuples of S since the last read
+        self._lap = 0
+        self._page = 0  # the next to read
+        self._run: PageRun | None = None  # pages not yet probed to their end
+        self._codes = np.zeros(0, np.int64)
+        self._cursor: Cursor = START
+        self._probes = 0  # since the last step
+
+    def offer(self, batch: pa.RecordBatch) -> int:
+        """Take tuples for the next read."""
+        if self._chunks.full:
+            return 0
+        taken, slots = self._window.admit(batch, self.tuples_per_step - self._taken)
+        self._taken += taken
+        self.pending += taken
+        self._inbox.append(slots)
+        return taken
+
+    def step(self) -> Step:
+        self._emitter.begin()
+        if self._run is None:
+            self._mesh()
+        if self._run is not None:
+            self._probe(self._run)
+        step = self._emitter.finish(StepCounts(probes=self._probes) + self._reader.counts())
+        self._probes = 0
+        self.pending -= step.counts.removed
+        return step
+
+    def _mesh(self) -> None:
+        """Bring both inputs in, unless nobody waits."""
+        slots = np.concatenate((np.zeros(0, np.int64), *self._inbox))
+        self._inbox = []
+        self._taken = 0
+        if self._relation.pages == 0:
+            self._emitter.leave(slots)
+            return
+        self._table.add(self._window.code[slots], slots)
+        self._queue.append(slots)
+        self._chunks.add(self._now, len(slots))
+        self._zones.enter(self._window.code[slots])
+        while len(self._queue) and self._run is None:
+            stop = self._stop()
+            first = self._zones.next_wanted(self._page, stop)
+            if first == stop:
+                self._move_to(stop)  # nobody waits for what lies between
+            else:
+                end = self._zones.next_unwanted(first, min(first + self.buffer_pages, stop))
+                self._page = first
+                self._run = self._reader.read(first, end - first)
+                self._codes, self._cursor = self._run.codes, START
+                self._probes += len(self._codes)
+
+    @property
+    def _now(self) -> int:
+        """Where the scan stands, as a stamp."""
+        return self._lap * _LAP + self._page
+
+    def _stop(self) -> int:
+        """The page that no read goes past: the end of R, or where the next chunk leaves."""
+        oldest = self._chunks.oldest
+        end = self._relation.pages
+        return end if oldest is None else min(end, oldest + _LAP - self._lap * _LAP)
+
+    def _probe(self, run: PageRun) -> None:
+        slots, rows, cursor = self._table.probe(self._codes, self._cursor, self._emitter.room)
+        self._emitter.pairs(run, slots, rows)
+        if cursor is not None:
+            self._cursor = cursor
+            return
+        self._run, self._codes = None, np.zeros(0, np.int64)
+        self._move_to(self._page + len(run.pages))
+
+    def _move_to(self, page: int) -> None:
+        """The scan stands here; chunks that entered here leave."""
+        self._page = page
+        if page >= self._relation.pages:
+            self._lap, self._page = self._lap + 1, 0
+        done = self._queue.take(self._chunks.take(self._now - _LAP))
+        self._table.remove(done)
+        self._zones.leave(self._window.code[done])
+        self._emitter.leave(done)
+
+
+class _WaitingZones:
+    """How many tuples wait for a page of each zone; without zones, somebody waits for every page."""
+
+    def __init__(self, relation: Relation, budget: Budget) -> None:
+        self._zones: Zones | None = getattr(relation, "zones", None)
+        count = len(self._zones.lows) if self._zones is not None else 0
+        self._waiting = budget.array("waiting zones", count, np.int64)
+
+    @staticmethod
+    def bytes_of(relation: Relation) -> int:
+        zones: Zones | None = getattr(relation, "zones", None)
+        return 8 * len(zones.lows) if zones is not None else 0
+
+    def enter(self, codes: Int64Array) -> None:
+        if self._zones is not None:
+            self._waiting += self._wanted(self._zones, codes)
+
+    def leave(self, codes: Int64Array) -> None:
+        if self._zones is not None:
+            self._waiting -= self._wanted(self._zones, codes)
+
+    def next_wanted(self, page: int, stop: int) -> int:
+        """The first page from here that somebody waits for, or `stop`."""
+        return self._next(page, stop, wanted=True)
+
+    def next_unwanted(self, page: int, stop: int) -> int:
+        return self._next(page, stop, wanted=False)
+
+    def _next(self, page: int, stop: int, *, wanted: bool) -> int:
+        if self._zones is None:
+            return page if wanted else stop
+        found = np.flatnonzero((self._waiting[self._zones.of_page[page:stop]] > 0) == wanted)
+        return page + int(found[0]) if len(found) else stop
+
+    @staticmethod
+    def _wanted(zones: Zones, codes: Int64Array) -> Int64Array:
+        codes = np.sort(codes)
+        inside = np.searchsorted(codes, zones.highs, "right") - np.searchsorted(codes, zones.lows, "left")
+        return np.maximum(inside, 0)
+
+
+class _Chunks:
+    """Stamp and size of each chunk that waits, oldest first."""
+
+    def __init__(self, capacity: int, budget: Budget) -> None:
+        self._stamps = budget.array("chunk stamps", capacity, np.int64)
+        self._sizes = budget.array("chunk sizes", capacity, np.int64)
+        self._first = 0
+        self._count = 0
+
+    @property
+    def full(self) -> bool:
+        return self._count == len(self._stamps)
+
+    @property
+    def oldest(self) -> int | None:
+        """The stamp of the chunk that leaves next."""
+        return int(self._stamps[self._first]) if self._count else None
+
+    def add(self, stamp: int, size: int) -> None:
+        if size:
+            place = (self._first + self._count) % len(self._stamps)
+            self._stamps[place], self._sizes[place] = stamp, size
+            self._count += 1
+
+    def take(self, stamp: int) -> int:
+        """Remove chunks stamped at or before `stamp`; returns how many tuples they have."""
+        tuples = 0
+        while self._count and self._stamps[self._first] <= stamp:
+            tuples += int(self._sizes[self._first])
+            self._first = (self._first + 1) % len(self._stamps)
+            self._count -= 1
+        return tuples
+
+
+def scan_bytes(relation: Relation, chunks: Int64Array) -> Int64Array:
+    """What a scan takes beside the window, the disk buffer and the output, for so many chunks."""
+    return chunks * _CHUNK_BYTES + _WaitingZones.bytes_of(relation)
+
+
+def buffer_choices(pages: int, wanted: int | None) -> Int64Array:
+    """Sizes of the disk buffer to choose from: the one that is wanted; all; or for a long relation about 4,000, dense where
+    they are small."""
+    most = max(1, pages)
+    if wanted is not None:
+        return np.array([min(wanted, most)])
+    if most <= 4096:
+        return np.arange(1, most + 1)
+    return np.unique(np.geomspace(1, most, 4096).round().astype(np.int64))
