@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.core.budget import Budget
-from millrace.core.drive import drive
+from millrace.core.drive import drive, total
 from millrace.core.errors import DamagedTableError, SchemaError, StrategyError, TableError
-from millrace.core.protocols import JoinSpec
+from millrace.core.protocols import How, JoinSpec
 from millrace.joins.meshjoin import MeshJoin
+from millrace.joins.reference import reference_join, same_rows
+from millrace.joins.rmeshjoin import RMeshJoin
 from millrace.joins.sweepjoin import SweepJoin
 from millrace.relations.parquet import ParquetRelation, list_files
 
@@ -116,7 +120,71 @@ def test_folders_that_can_not_be_scanned_say_why(tmp_path: Path, folder: Path) -
     (tmp_path / "empty").mkdir()
     with pytest.raises(TableError, match="holds no Parquet files"):
         list_files(tmp_path / "empty")
-    (folder / "day=1").mkdir()
-    pq.write_table(pa.table({"id": [1]}), folder / "day=1" / "c.parquet")
-    with pytest.raises(TableError, match="is partitioned"):
-        list_files(folder)
+
+
+def _parted(folder: Path) -> ParquetRelation:
+    for day, shop, ids in (("2024-05-01", "a%2Fb", [1, 2]), ("2024-05-02", "__HIVE_DEFAULT_PARTITION__", [3])):
+        place = folder / f"day={day}" / f"shop={shop}"
+        place.mkdir(parents=True)
+        pq.write_table(pa.table({"id": ids}), place / "part-0.parquet")
+    schema = pa.schema([("id", pa.int64()), ("shop", pa.string()), ("day", pa.date32())])
+    return ParquetRelation(list_files(folder), schema, "id")
+
+
+def test_columns_of_a_partitioned_folder_come_from_its_names(tmp_path: Path) -> None:
+    lake = _parted(tmp_path)
+    rows = [lake.read(page, 1).take(np.array([0]), ["id", "shop", "day"]).to_pylist()[0] for page in (0, 1)]
+    assert rows == [
+        {"id": 1, "shop": "a/b", "day": dt.date(2024, 5, 1)},
+        {"id": 3, "shop": None, "day": dt.date(2024, 5, 2)},
+    ]
+    (tmp_path / "day=x" / "shop=c").mkdir(parents=True)
+    pq.write_table(pa.table({"id": [4]}), tmp_path / "day=x" / "shop=c" / "part-0.parquet")
+    with pytest.raises(SchemaError, match=r"part-0\.parquet: day=x in its path is no date32"):
+        ParquetRelation(list_files(tmp_path), lake.schema, "id")
+
+
+def test_a_partition_column_can_be_the_key(tmp_path: Path) -> None:
+    for number in (3, 7):
+        (tmp_path / f"k={number}").mkdir()
+        pq.write_table(pa.table({"v": [number * 10, number * 11]}), tmp_path / f"k={number}" / "p.parquet")
+    lake = ParquetRelation(list_files(tmp_path), pa.schema([("k", pa.int64())]), "k")
+    assert [lake.read(page, 1).codes.tolist() for page in range(2)] == [[3, 3], [7, 7]]
+    assert lake.zones is not None
+    assert (lake.zones.lows.tolist(), lake.zones.highs.tolist()) == ([3, 7], [3, 7])
+
+
+@pytest.mark.parametrize("algorithm", [MeshJoin, RMeshJoin])
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_row_groups_that_nobody_waits_for_are_not_read(tmp_path: Path, algorithm: Any, how: How) -> None:
+    rows = pa.table({"id": np.arange(10_000), "v": np.arange(10_000) * 2})
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=1_000)
+    lake = ParquetRelation(list_files(tmp_path), rows.schema, "id", rows_per_page=250)
+    assert lake.pages == 40
+    keys = pa.table({"k": pa.array([2_500, 2_999, None, 7_000, 20_000, -4], pa.int64())})
+    spec = JoinSpec(keys.schema, (("k", "id"),), how, ("k",), ("v",) if how in ("inner", "left") else ())
+    steps = list(drive(algorithm(lake, spec, Budget("1m"), buffer_pages=3), keys.to_batches()))
+    assert total(steps).pages_read == 8  # the third and the eighth group, four pages each
+    assert same_rows(pa.Table.from_batches([step.output for step in steps]), reference_join(keys, rows, spec))
+
+
+@pytest.mark.parametrize("algorithm", [MeshJoin, RMeshJoin])
+def test_tuples_that_come_and_go_are_exact_with_zones(tmp_path: Path, algorithm: Any) -> None:
+    rng = np.random.default_rng(5)
+    ids = np.concatenate([rng.integers(start, start + 40, 60) for start in (0, 30, 90, 200, 10)])
+    rows = pa.table({"id": ids, "v": np.arange(300)})
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=60)
+    lake = ParquetRelation(list_files(tmp_path), rows.schema, "id", rows_per_page=20)
+    keys = pa.table({"k": rng.integers(0, 260, 400)})
+    spec = JoinSpec(keys.schema, (("k", "id"),), "left", ("k",), ("v",))
+    steps = list(
+        drive(algorithm(lake, spec, Budget("1m"), buffer_pages=2, tuples_per_step=5), keys.to_batches(max_chunksize=7))
+    )
+    assert same_rows(pa.Table.from_batches([step.output for step in steps]), reference_join(keys, rows, spec))
+
+
+def test_without_statistics_or_order_nothing_is_skipped(tmp_path: Path) -> None:
+    rows = pa.table({"id": np.arange(10), "s": [f"{n}" for n in range(10)]})
+    pq.write_table(rows, tmp_path / "a.parquet", write_statistics=False)
+    assert ParquetRelation(list_files(tmp_path), rows.schema, "id").zones is None
+    assert ParquetRelation(list_files(tmp_path), rows.schema, "s").zones is None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.running import HOWS, SPARK_HOW, frame, read_stream, run_query, same_rows, write_files
 
@@ -112,3 +115,62 @@ def test_a_key_that_is_not_in_the_files_is_named(spark: SparkSession, sales: pa.
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="nowhere"):
         mr.ParquetTable(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("writer", ["spark", "duckdb", "pyarrow"])
+def test_a_partitioned_folder_gives_what_sparks_own_join_gives(
+    spark: SparkSession, sales: pa.Table, products: pa.Table, tmp_path: Path, writer: str
+) -> None:
+    rows = products.append_column("shelf", pa.array([None if n % 9 == 0 else n % 4 for n in range(products.num_rows)]))
+    rows = rows.append_column("tags", pa.array([[f"t{n % 3}"] * (n % 3) for n in range(products.num_rows)]))
+    rows = rows.set_column(2, "name", rows["name"].dictionary_encode())
+    folder = tmp_path / "parted"
+    if writer == "spark":
+        frame(spark, rows.set_column(2, "name", rows["name"].cast(pa.string()))).write.partitionBy("shelf").parquet(str(folder))
+    elif writer == "duckdb":
+        duckdb.sql(f"COPY (SELECT * FROM rows) TO '{folder}' (FORMAT parquet, PARTITION_BY (shelf))")
+    else:
+        parts = pds.partitioning(pa.schema([("shelf", pa.int64())]), flavor="hive")
+        pds.write_dataset(rows, folder, format="parquet", partitioning=parts)
+    theirs = spark.read.parquet(str(folder))
+    stream = frame(spark, sales)
+    for how in ("inner", "left"):
+        found = mr.enrich(stream, mr.ParquetTable(folder), on="product", how=how, columns=["price", "name", "shelf", "tags"])
+        expected = stream.join(theirs, "product", how).select(*found.columns)
+        difference = same_rows(found, expected)
+        assert difference, difference
+
+
+def test_files_that_come_between_micro_batches_are_seen_and_a_replay_sees_what_it_saw(
+    spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    source = write_files(pa.table({"product": pa.array([500, 501, 502], pa.int64())}), tmp_path / "in", 3)
+    seen: list[int] = []
+
+    def body(rows: DataFrame, number: int) -> None:
+        seen.append(rows.count())
+        pq.write_table(pa.table({"product": [500, 501, 502], "price": [1.0] * 3, "name": ["new"] * 3, "unused": [1] * 3}),
+                       lake / f"new-{number}.parquet")  # fmt: skip
+
+    found = mr.enrich(read_stream(spark, source), mr.ParquetTable(lake), on="product", memory="8m")
+    writer = found.writeStream.foreachBatch(body).option("checkpointLocation", str(tmp_path / "c"))
+    writer.trigger(availableNow=True).start().awaitTermination(120)
+    assert seen == [0, 1, 2]
+    relation = mr.ParquetTable(lake).planned(frame(spark, pa.table({"product": [1]})), ("product",))
+    assert relation.open(0, ("price",)).rows == 4_000 + 9  # known when planned: there for every batch
+
+
+def test_a_file_that_came_after_a_batch_is_not_part_of_it(spark: SparkSession, lake: Path) -> None:
+    planned = mr.ParquetTable(lake).planned(frame(spark, pa.table({"product": [1]})), ("product",))
+    before = time.time_ns() // 1000
+    late = lake / "late.parquet"
+    pq.write_table(pa.table({"product": [1], "price": [1.0], "name": ["late"], "unused": [1]}), late)
+    assert planned.open(before, ("price",)).rows == 4_000
+    assert planned.open(late.stat().st_ctime_ns // 1000 + 1, ("price",)).rows == 4_001
+
+
+def test_a_known_file_that_vanished_fails_the_batch_by_name(spark: SparkSession, sales: pa.Table, lake: Path) -> None:
+    found = mr.enrich(frame(spark, sales), mr.ParquetTable(lake), on="product")
+    (lake / "1.parquet").unlink()
+    with pytest.raises(Exception, match=r"1\.parquet has vanished since the query was planned"):
+        found.count()

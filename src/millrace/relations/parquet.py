@@ -1,7 +1,10 @@
 """Parquet files as a relation: nothing to build, scanned in place.
 
 A page is a slice of a row group. Pages are decoded in order, a few thousand rows at a time, so a scan needs memory for some
-pages and never for a whole row group; going back, or ahead, starts the row group again. There is no index.
+pages and never for a whole row group; going back, or ahead, starts the row group again. There is no index, but the statistics
+that most writers leave in the files say between which keys a row group lies (`zones`), and a scan skips those nobody waits for.
+
+Folders may be partitioned as Hive and Spark do it (`day=2024-05-01/part-0.parquet`): the column is in the names only.
 """
 
 from __future__ import annotations
@@ -9,7 +12,10 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +23,12 @@ import pyarrow.parquet as pq
 
 from millrace.core.errors import DamagedTableError, ParameterError, SchemaError, TableError
 from millrace.core.keys import KeyCodec
+from millrace.core.protocols import Zones
 from millrace.core.step import Int64Array
 
 ROWS_PER_PAGE = 8192
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -29,10 +38,16 @@ class ParquetSource:
     path: str
     bytes: int
     modified_ns: int
+    here_since_ns: int  # when it came under this name
+    partition: tuple[tuple[str, str | None], ...] = ()  # columns that are in its path
 
 
 def list_files(folder: str | Path) -> tuple[ParquetSource, ...]:
     """The Parquet files under a folder (or the one file), by name; names that start with _ or . are hidden."""
+    return tuple(_source(path, stat, Path(folder)) for path, stat in _found(folder))
+
+
+def _found(folder: str | Path) -> list[tuple[Path, Any]]:
     root = Path(folder)
     if not root.exists():
         raise TableError(f"there is no Parquet folder at {root}")
@@ -40,14 +55,14 @@ def list_files(folder: str | Path) -> tuple[ParquetSource, ...]:
     paths = [path for path in found if not _hidden(path.relative_to(root))]
     if not paths:
         raise TableError(f"{root} holds no Parquet files (*.parquet)")
-    parted = next((path for path in paths if "=" in str(path.relative_to(root).parent)), None)
-    if parted is not None:
-        raise TableError(
-            f"{root} is partitioned ({parted.parent.name}), and the partition columns are not in the files: read it with Spark "
-            "and build a MasterTable from it"
-        )
-    stats = [(path, path.stat()) for path in paths]
-    return tuple(ParquetSource(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats)
+    return [(path, path.stat()) for path in paths]
+
+
+def _source(path: Path, stat: Any, root: Path) -> ParquetSource:
+    parts = path.relative_to(root).parts[:-1]
+    named = [part.split("=", 1) for part in parts if "=" in part]
+    values = tuple((unquote(name), None if value == _NULL_PARTITION else unquote(value)) for name, value in named)
+    return ParquetSource(str(path), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, values)
 
 
 def _hidden(relative: Path) -> bool:
@@ -128,6 +143,40 @@ class ParquetRelation:
         self.bytes_read += batch.nbytes
         return ParquetRun(self, first, count, batch)
 
+    @cached_property
+    def zones(self) -> Zones | None:
+        """Between which key codes each row group lies, where the code of a key sorts like the key and the files say so."""
+        if not self.codec.ordered:
+            return None
+        bounds = [self._bounds(self._files[file], group) for file, group, _ in self._groups]
+        if all(bound == (_LEAST, _MOST) for bound in bounds):
+            return None
+        ends = np.array([*self._starts[1:], self.pages], np.int64)
+        of_page = np.repeat(np.arange(len(self._groups)), ends - np.array(self._starts, np.int64))
+        return Zones(of_page, np.array([low for low, _ in bounds], np.int64), np.array([high for _, high in bounds], np.int64))
+
+    def _bounds(self, source: ParquetSource, group: int) -> tuple[int, int]:
+        (name,) = self.key
+        kind = self.schema.field(name).type
+        parted = dict(source.partition)
+        if name in parted:
+            value = _partition_value(source, self.schema.field(name), parted[name])
+            least = most = value
+        else:
+            metadata = self._open(source).metadata.row_group(group)
+            columns = [metadata.column(i) for i in range(metadata.num_columns)]
+            statistics = next((column.statistics for column in columns if column.path_in_schema == name), None)
+            if statistics is None or not statistics.has_min_max:
+                return _LEAST, _MOST
+            try:
+                least, most = (pa.scalar(value).cast(kind) for value in (statistics.min, statistics.max))
+            except pa.ArrowException:
+                return _LEAST, _MOST  # a type whose statistics we do not understand: never skipped
+        if not least.is_valid:
+            return _MOST, _LEAST  # null keys only
+        codes = self.codec.encode([pa.array([least.as_py(), most.as_py()], kind)]).codes
+        return int(codes[0]), int(codes[1])
+
     def take_io_counts(self) -> dict[str, float]:
         """What was read since the last call."""
         counts: dict[str, float] = {"disk_reads": self.reads, "disk_bytes": self.bytes_read}
@@ -153,8 +202,10 @@ class ParquetRelation:
 
     def _batches(self, source: ParquetSource, group: int) -> Iterator[pa.RecordBatch]:
         file = self._open(source)
+        parted = {name for name, _ in source.partition}
+        columns = [name for name in self.schema.names if name not in parted] or file.schema_arrow.names[:1]
         stream: Iterator[pa.RecordBatch] = file.iter_batches(
-            self._rows_per_page, row_groups=[group], columns=self.schema.names, use_threads=False
+            self._rows_per_page, row_groups=[group], columns=columns, use_threads=False
         )
         return stream
 
@@ -173,7 +224,11 @@ class ParquetRelation:
     def _fitted(self, batch: pa.RecordBatch, source: ParquetSource) -> pa.RecordBatch:
         """Columns by name, in the types the query was planned with."""
         columns = []
+        parted = dict(source.partition)
         for field in self.schema:
+            if field.name in parted:
+                columns.append(pa.repeat(_partition_value(source, field, parted[field.name]), batch.num_rows))
+                continue
             if field.name not in batch.schema.names:
                 raise SchemaError(f"{source.path} has no column {field.name!r}: its schema is not that of the other files")
             column = batch.column(field.name)
@@ -190,3 +245,13 @@ class ParquetRelation:
             batch = self._fitted(next(self._batches(self._files[number], group)), self._files[number])
             largest = max(largest, batch.nbytes * self._rows_per_page // max(1, batch.num_rows))
         return largest * 3 // 2
+
+
+def _partition_value(source: ParquetSource, field: pa.Field, text: str | None) -> pa.Scalar:
+    """What a folder name says, in the type that the query was planned with."""
+    if text is None:
+        return pa.scalar(None, field.type)
+    try:
+        return pa.scalar(text).cast(field.type)
+    except pa.ArrowException as wrong:
+        raise SchemaError(f"{source.path}: {field.name}={text} in its path is no {field.type} ({wrong})") from wrong

@@ -17,27 +17,36 @@ from millrace.spark.schema import arrow_schema
 class ParquetTable:
     """Nothing to build: every group of stream rows is joined in one scan of the files.
 
-    The files are listed when `enrich` is called, and the query joins with exactly those until it is started again.
+    A micro-batch sees the files that were there at its timestamp, so files may be added while a query runs, and a batch that
+    is replayed sees what it saw before. Files that were there when `enrich` was called must stay as they are.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = str(path)
+        self.path = str(Path(path).absolute())
         list_files(path)  # says what is wrong
 
     def planned(self, stream: DataFrame, key: tuple[str, ...]) -> PlannedTable:
-        """For `enrich`: the files as they are now, with columns and types as Spark sees them."""
+        """For `enrich`: columns and types as Spark sees them now."""
         files = list_files(self.path)
         schema = arrow_schema(stream.sparkSession.read.parquet(self.path).schema)
         for name in key:
             if name not in schema.names:
                 raise SchemaError(f"{self.path} has no column {name!r}; it has {', '.join(schema.names)}")
-        opened = partial(_open, files=files, schema=schema, key=key)
+        opened = partial(_open, path=self.path, known=files, schema=schema, key=key)
         return PlannedTable(Path(self.path).name, schema, key, None, "meshjoin", opened)
 
 
 def _open(
-    timestamp_us: int, columns: tuple[str, ...], files: tuple[ParquetSource, ...], schema: pa.Schema, key: tuple[str, ...]
+    timestamp_us: int,
+    columns: tuple[str, ...],
+    path: str,
+    known: tuple[ParquetSource, ...],
+    schema: pa.Schema,
+    key: tuple[str, ...],
 ) -> ParquetRelation:
-    """For a task. The time of the batch does not matter: the files were fixed when the query was planned."""
+    """For a task: the files that were known when the query was planned, and those that came before the batch."""
     wanted = pa.schema([field for field in schema if field.name in key or field.name in columns])
-    return ParquetRelation(files, wanted, key)
+    names = {source.path for source in known}
+    added = [source for source in list_files(path) if source.path not in names]
+    before = [source for source in added if source.here_since_ns <= timestamp_us * 1000]
+    return ParquetRelation((*known, *before), wanted, key)
