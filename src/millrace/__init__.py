@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from millrace.spark.enrich import enrich
+    from millrace.spark.enrich import Lookup, enrich
     from millrace.spark.master import MasterTable
     from millrace.spark.parquet import ParquetTable
     from millrace.spark.reports import BatchReport, reports
 
 __version__ = "0.1.0"
-__all__ = ["BatchReport", "MasterTable", "ParquetTable", "__version__", "enrich", "reports"]
+__all__ = ["BatchReport", "Lookup", "MasterTable", "ParquetTable", "__version__", "enrich", "reports"]
 
 _HOMES = {
     "BatchReport": "millrace.spark.reports",
+    "Lookup": "millrace.spark.enrich",
     "MasterTable": "millrace.spark.master",
     "ParquetTable": "millrace.spark.parquet",
     "enrich": "millrace.spark.enrich",

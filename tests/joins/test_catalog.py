@@ -19,7 +19,7 @@ each = pytest.mark.parametrize("row", ALGORITHMS, ids=lambda row: row.name)
 
 
 def test_the_joins_that_exist() -> None:
-    assert [row.name for row in ALGORITHMS] == ["inlj", "meshjoin", "hybridjoin", "sweepjoin"]
+    assert [row.name for row in ALGORITHMS] == ["inlj", "meshjoin", "rmeshjoin", "hybridjoin", "sweepjoin"]
 
 
 @each
@@ -32,7 +32,7 @@ def test_an_algorithm_has_its_module_its_tests_and_its_page(row: Algorithm) -> N
 
 def test_every_join_of_the_package_is_listed() -> None:
     folder = Path(str(millrace.__file__)).parent / "joins"
-    shared = {"__init__", "emit", "pairs", "reading", "reference", "sizing"}
+    shared = {"__init__", "emit", "ordered", "pairs", "reading", "reference", "scan", "sizing"}
     assert {file.stem for file in folder.glob("*.py")} - shared == {row.name for row in ALGORITHMS}
 
 
@@ -46,7 +46,7 @@ def test_a_join_is_made_by_its_name(row: Algorithm) -> None:
 def test_a_table_without_index_is_served_or_refused_with_what_would_serve_it(row: Algorithm) -> None:
     relation = relation_of(KEYS, indexed=False)
     if row.needs_index:
-        with pytest.raises(StrategyError, match="has none: use meshjoin, or build a master table"):
+        with pytest.raises(StrategyError, match="has none: use meshjoin, rmeshjoin, or build a master table"):
             make_join(row.name, relation, spec_of(), Budget("64k"))
     else:
         join = make_join(row.name, relation, spec_of(), Budget("64k"))
@@ -59,5 +59,5 @@ def test_parameters_reach_the_join() -> None:
 
 
 def test_an_unknown_strategy_is_an_error_that_lists_what_exists() -> None:
-    with pytest.raises(StrategyError, match="'mashjoin'; choose one of inlj, meshjoin, hybridjoin, sweepjoin"):
+    with pytest.raises(StrategyError, match="'mashjoin'; choose one of inlj, meshjoin, rmeshjoin, hybridjoin, sweepjoin"):
         algorithm("mashjoin")

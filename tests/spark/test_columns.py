@@ -57,6 +57,20 @@ def test_all_columns_come_behind_the_streams_and_a_common_key_comes_once(
         assert difference, difference
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ordered_rows_come_in_the_order_of_the_stream(spark: SparkSession, warehouse: Path, shape: str) -> None:
+    table = _built(warehouse, SHAPES[shape])
+    ids = [None if n % 7 == 0 else (n * 5) % 5 for n in range(3000)]
+    stream = frame(spark, pa.table({"sale": range(3000), "id": pa.array(ids, pa.int64())}))
+    for strategy in ("auto", "meshjoin"):
+        for how in ("inner", "left", "anti"):
+            rows = mr.enrich(stream, table, "id", how=how, ordered=True, strategy=strategy, memory="8m")
+            sales = rows.toArrow()["sale"].to_pylist()
+            assert sales == sorted(sales)
+            difference = same_rows(rows, mr.enrich(stream, table, "id", how=how))
+            assert difference, difference
+
+
 @pytest.mark.parametrize("shape", ["unique", "few"])
 def test_a_name_on_both_sides_is_resolved_through_the_stream(spark: SparkSession, warehouse: Path, shape: str) -> None:
     stream = frame(spark, SALES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -50,10 +50,12 @@ class Step:
     """One pass of a join's loop.
 
     `output` holds finished rows in the join's output schema, and `sequence[i]` says which stream tuple (counted from 0 in
-    the order offered) row i belongs to. `entered` has one entry step for every tuple that left the window in this step.
+    the order offered) row i belongs to. `left` has the number of every tuple that left the window in this step, `entered` the
+    step in which it had come.
     """
 
     counts: StepCounts
     output: pa.RecordBatch
     sequence: Int64Array
     entered: Int64Array
+    left: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))

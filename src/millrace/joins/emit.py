@@ -33,6 +33,7 @@ class Emitter:
         self._outputs: list[pa.RecordBatch] = []
         self._sequences: list[Int64Array] = []
         self._entered: list[Int64Array] = []
+        self._left: list[Int64Array] = []
         self._matches = self._removed = self._matched = self._absent = self._nulls = 0
 
     @property
@@ -73,10 +74,10 @@ class Emitter:
             tuples_in=window.arrived, matches=self._matches, removed=self._removed, matched=self._matched,
             absent_keys=self._absent, null_keys=self._nulls,
         )  # fmt: skip
-        step = Step(counts, self._output(), _joined(self._sequences), _joined(self._entered))
+        step = Step(counts, self._output(), _joined(self._sequences), _joined(self._entered), _joined(self._left))
         window.arrived = 0
         window.steps += 1
-        self._outputs, self._sequences, self._entered = [], [], []
+        self._outputs, self._sequences, self._entered, self._left = [], [], [], []
         self._matches = self._removed = self._matched = self._absent = self._nulls = 0
         return step
 
@@ -98,6 +99,7 @@ class Emitter:
         else:
             self._absent += len(lonely)
         self._entered.append(window.entered[slots])
+        self._left.append(window.sequence[slots])
         window.release(slots)
 
     def _put_off(self, slots: Int64Array, *, null: bool) -> Int64Array:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
@@ -34,7 +34,7 @@ from millrace.spark.parquet import ParquetTable
 from millrace.spark.planned import PlannedTable
 from millrace.spark.reports import PREFIX
 from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field
-from millrace.spark.task import EnrichTask, Shape, in_place, plan_group
+from millrace.spark.task import EnrichTask, OnePass, Shape, in_place, plan_group
 
 _numbers = itertools.count(1)
 
@@ -42,10 +42,22 @@ On = str | Sequence[Any] | Mapping[str, str]
 Pairs = tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True)
+class Lookup:
+    """One of several tables that `enrich` looks up in one pass. `on`, `how` and `columns` are as there; no `how`: that of the
+    call."""
+
+    table: MasterTable | ParquetTable
+    on: On
+    how: str | None = None
+    columns: Sequence[str] | Mapping[str, str] | None = None
+    name: str | None = None
+
+
 def enrich(
     stream: DataFrame,
-    table: MasterTable | ParquetTable,
-    on: On,
+    table: MasterTable | ParquetTable | Sequence[Lookup],
+    on: On | None = None,
     *,
     how: str = "inner",
     columns: Sequence[str] | Mapping[str, str] | None = None,
@@ -53,34 +65,39 @@ def enrich(
     strategy: str = "auto",
     read: str = "auto",
     partitions: int | None = None,
+    ordered: bool = False,
     name: str | None = None,
     observation: Observation | None = None,
 ) -> DataFrame:
     """Join `stream` with `table` and return the result as a DataFrame.
 
+    table       a `MasterTable`, a `ParquetTable`, or several as a list of `Lookup`: all of them in one trip to Python
     on          a column of both sides, a list of them, a pair (stream column, table column), or a dict stream -> table
     how         inner, left, semi (rows whose key is in the table) or anti (rows whose key is not)
     columns     table columns to add; a dict gives them new names. Default: all, but a key of the same name only once
-    memory      bytes that one task may use, such as "256m"
+    memory      bytes that one task may use, such as "256m"; several tables share it
     strategy    auto, or the name of a join: see `millrace.catalog`
     read        auto, mmap (pages used in place), direct (past the page cache) or buffered
     partitions  shuffle the stream into this many tasks first; needed when the source has too few
+    ordered     rows of a partition come in the order of the stream; tables with at most 16 rows to a key do so in any case
     name        under which the counts of each micro-batch are reported; `observation` does it for a batch DataFrame
 
     Every error that can be seen beforehand is raised here, before anything runs.
     """
-    if how not in HOWS:
-        raise ParameterError(f"how must be one of {', '.join(HOWS)}; got {how!r}")
-    pairs = _pairs(on)
-    planned = _planned(stream, table, pairs, read)
-    call = _Call.of(stream, planned, pairs, how, columns, parse_bytes(memory), strategy)
+    lookups = _lookups(table, on, how, columns, name)
+    memory_bytes = parse_bytes(memory) // len(lookups)
+    calls = [_Call.of(stream, lookup, memory_bytes, strategy, read, ordered) for lookup in lookups]
     if partitions is not None:
-        stream = _spread(stream, call.on, partitions)
-    label = f"{PREFIX}{name or planned.name}#{next(_numbers)}"
-    counters = counters_for(stream, label) if observation is None else None
-    watch = None if counters is not None else observation or label
-    task = call.task(stream, counters)
-    return call.by_row(stream, task, watch) if call.shape == "rows" else call.by_key(stream, task, watch)
+        stream = _spread(stream, calls[0].on, partitions)
+    keyed = [call for call in calls if call.shape != "rows"]
+    others = [call for call in calls if call.shape == "rows"]
+    if observation is not None and len(calls) > 1:
+        raise ParameterError("an observation counts one table: enrich in several calls, each with its own")
+    if keyed:
+        stream = _by_key(stream, keyed, observation)
+    for call in others:
+        stream = call.by_row(stream, observation)
+    return stream
 
 
 @dataclass(frozen=True)
@@ -95,11 +112,15 @@ class _Call:
     memory_bytes: int
     strategy: str
     shape: Shape
+    ordered: bool
+    label: str  # of its reports
 
     @staticmethod
-    def of(
-        stream: DataFrame, table: PlannedTable, on: Pairs, how: How, columns: Any, memory_bytes: int, strategy: str
-    ) -> _Call:
+    def of(stream: DataFrame, lookup: Lookup, memory_bytes: int, strategy: str, read: str, ordered: bool) -> _Call:
+        on, how = _pairs(lookup.on), cast(How, lookup.how)
+        if how not in HOWS:
+            raise ParameterError(f"how must be one of {', '.join(HOWS)}; got {how!r}")
+        table = _planned(stream, lookup.table, on, read)
         sensitive = case_sensitive(stream)
         pairs = _in_key_order([(mine, _spelled(theirs, table.key, sensitive)) for mine, theirs in on], table.key)
         fields = [column_field(stream, mine, "stream") for mine, _ in pairs]
@@ -108,11 +129,13 @@ class _Call:
             table=table,
             on=tuple((field.name, theirs) for field, (_, theirs) in zip(fields, pairs, strict=True)),
             how=how,
-            columns=_columns(columns, table.schema, pairs, how, sensitive),
+            columns=_columns(lookup.columns, table.schema, pairs, how, sensitive),
             key_types=tuple(arrow_type(field.name, field.dataType) for field in fields),
             memory_bytes=memory_bytes,
             strategy=table.strategy if strategy == "auto" else algorithm(strategy).name,
             shape="flag" if how in ("semi", "anti") else "row" if table.unique else "array" if table.few else "rows",
+            ordered=ordered,
+            label=f"{PREFIX}{lookup.name or table.name}#{next(_numbers)}",
         )
         call.try_out(call.task(stream))
         return call
@@ -126,8 +149,9 @@ class _Call:
             schema = pa.schema([pa.field(f"k{i}", kind) for i, kind in enumerate(self.key_types)])
             on = tuple((f"k{i}", theirs) for i, (_, theirs) in enumerate(self.on))
         return EnrichTask(
-            self.table, schema, on, self.how, tuple(self.columns), self.shape, self.memory_bytes, self.strategy, counters
-        )
+            self.table, schema, on, self.how, tuple(self.columns), self.shape, self.memory_bytes, self.strategy, counters,
+            self.ordered,
+        )  # fmt: skip
 
     def try_out(self, task: EnrichTask) -> None:
         """Make the join once, here: keys that can't be compared, a budget that is too small, damage to the index."""
@@ -147,42 +171,23 @@ class _Call:
 
     def _lacking(self, relation: Relation, task: EnrichTask, memory_bytes: int) -> int | None:
         """None when the join can be made with this much memory; what it asks for otherwise."""
-        budget, spec = Budget(memory_bytes), task.spec()
+        budget, spec = Budget(memory_bytes // task.shares), task.spec()
         try:
             plan_group(relation, spec, budget, task)
             if in_place(relation, task) is None:
                 make_join(self.strategy, relation, spec, budget)
         except BudgetError as small:
-            return small.needed_bytes
+            return small.needed_bytes * task.shares
         return None
 
-    def by_key(self, stream: DataFrame, task: EnrichTask, watch: Any) -> DataFrame:
-        """Keys to the workers, structs back; the stream's own columns stay where they are.
+    def counters(self, stream: DataFrame, observation: Observation | None) -> TaskCounters | None:
+        return counters_for(stream, self.label) if observation is None else None
 
-        The time of the batch is computed in a projection of its own, which the optimizer can't merge into the call.
-        Without it a columnar source feeds the call directly, and Spark 4.3 then turns every row with all that was added
-        into columns once more, only to read rows from them again.
-        """
-        found = F.arrow_udf(task.keys_in, self._struct(task)).asNondeterministic()
-        keys = [_column(stream, mine) for mine, _ in self.on]
-        beside, time = _free_names(stream, 2)
-        timed = stream.withColumn(time, _batch_time())
-        joined = timed.withColumn(beside, found(*keys, F.col(time)))
-        if watch is not None:
-            joined = joined.observe(watch, F.collect_list(F.col(f"{beside}.stats")).alias("stats"))
-        first = F.col(f"{beside}.c0")
-        if self.shape == "array":
-            explode = F.explode if self.how == "inner" else F.explode_outer
-            joined = joined.withColumn(beside, explode(first))
-        elif self.how != "left":
-            joined = joined.where(~first if self.how == "anti" else first)
-        mine = [_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
-        theirs = [F.col(f"{beside}.c{i}").alias(name) for i, name in enumerate(self.columns.values(), int(task.flagged))]
-        selected = joined.select(*mine, *theirs)
-        return selected if _unambiguous(stream) else selected.drop(beside, time)
-
-    def by_row(self, stream: DataFrame, task: EnrichTask, watch: Any) -> DataFrame:
+    def by_row(self, stream: DataFrame, observation: Observation | None) -> DataFrame:
         """Whole rows to the workers, joined rows back. Columns go by position, under names of our own until the end."""
+        counters = self.counters(stream, observation)
+        watch = None if counters is not None else observation or self.label
+        task = self.task(stream, counters)
         theirs = [
             StructField(name, from_arrow_type(self.table.schema.field(column).type)) for column, name in self.columns.items()
         ]
@@ -196,15 +201,64 @@ class _Call:
             joined = joined.observe(watch, F.collect_list(stats).alias("stats")).where(real)
         return joined.select(*[F.col(f"c{i}").alias(f.name, metadata=f.metadata) for i, f in enumerate(fields)])
 
-    def _struct(self, task: EnrichTask) -> StructType:
+    def fields(self, task: EnrichTask) -> list[DataType]:
+        """Types of what comes back for a row."""
         kinds = [from_arrow_type(self.table.schema.field(name).type) for name in self.columns]
         if self.shape == "array":
-            row = StructType([StructField(f"c{i}", kind) for i, kind in enumerate(kinds)])
-            fields = [StructField("c0", ArrayType(row))]
-        else:
-            flag = [BooleanType()] if task.flagged else []
-            fields = [StructField(f"c{i}", kind) for i, kind in enumerate([*flag, *kinds])]
-        return StructType(fields if task.counters is not None else [*fields, StructField("stats", StringType())])
+            kinds = [ArrayType(StructType([StructField(f"c{i}", kind) for i, kind in enumerate(kinds)]))]
+        elif task.flagged:
+            kinds = [BooleanType(), *kinds]
+        return kinds if task.counters is not None else [*kinds, StringType()]
+
+
+def _by_key(stream: DataFrame, calls: Sequence[_Call], observation: Observation | None) -> DataFrame:
+    """Keys to the workers, structs back; the stream's own columns stay where they are.
+
+    The time of the batch is computed in a projection of its own, which the optimizer can't merge into the call.
+    Without it a columnar source feeds the call directly, and Spark 4.3 then turns every row with all that was added
+    into columns once more, only to read rows from them again.
+    """
+    tasks = [call.task(stream, call.counters(stream, observation)) for call in calls]
+    kinds = [call.fields(task) for call, task in zip(calls, tasks, strict=True)]
+    struct = StructType([StructField(f"c{i}", kind) for i, kind in enumerate(itertools.chain(*kinds))])
+    starts = [0, *itertools.accumulate(len(some) for some in kinds)]
+    found = F.arrow_udf(OnePass(tuple(tasks)).keys_in, struct).asNondeterministic()
+    keys = [_column(stream, mine) for call in calls for mine, _ in call.on]
+    beside, time, *matches = _free_names(stream, 2 + len(calls))
+    joined = stream.withColumn(time, _batch_time()).withColumn(beside, found(*keys, F.col(time)))
+    for call, task, end in zip(calls, tasks, starts[1:], strict=True):
+        if task.counters is None:
+            counts = F.collect_list(F.col(f"{beside}.c{end - 1}")).alias("stats")
+            joined = joined.observe(observation or call.label, counts)
+    theirs = []
+    for call, task, match, start in zip(calls, tasks, matches, starts, strict=False):
+        first = F.col(f"{beside}.c{start}")
+        place = f"{beside}.c", start + int(task.flagged)
+        if call.shape == "array":
+            explode = F.explode if call.how == "inner" else F.explode_outer
+            joined = joined.withColumn(match, explode(first))
+            place = f"{match}.c", 0
+        elif call.how != "left":
+            joined = joined.where(~first if call.how == "anti" else first)
+        theirs += [F.col(f"{place[0]}{i}").alias(name) for i, name in enumerate(call.columns.values(), place[1])]
+    mine = [_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
+    selected = joined.select(*mine, *theirs)
+    return selected if _unambiguous(stream) else selected.drop(beside, time, *matches)
+
+
+def _lookups(table: Any, on: On | None, how: str, columns: Any, name: str | None) -> list[Lookup]:
+    """What was asked for, as a list of look-ups."""
+    if not isinstance(table, (list, tuple)):
+        if on is None:
+            raise ParameterError("on must say which columns to join on")
+        return [Lookup(table, on, how, columns, name)]
+    wrong = next((one for one in table if not isinstance(one, Lookup)), None)
+    if wrong is not None or not table:
+        got = f"a {type(wrong).__name__} in it" if table else "none"
+        raise ParameterError(f"several tables are given as a list of mr.Lookup(table, on=...); got {got}")
+    if on is not None or columns is not None:
+        raise ParameterError("with several tables, give on= and columns= to each Lookup")
+    return [replace(one, how=one.how or how, name=one.name or name) for one in table]
 
 
 def _planned(stream: DataFrame, table: Any, on: Pairs, read: str) -> PlannedTable:

@@ -26,6 +26,7 @@ from millrace.core.errors import SchemaError, TableVersionError
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import How, JoinSpec, Relation
 from millrace.core.step import Int64Array, Step
+from millrace.joins.ordered import Ordered
 from millrace.relations.inplace import SCRATCH_BYTES, InPlace
 from millrace.relations.stored import StoredRelation
 from millrace.spark.counters import TaskCounters
@@ -64,6 +65,7 @@ class EnrichTask:
     memory_bytes: int
     strategy: str
     counters: TaskCounters | None = None  # where the counts of the task go; None: into the rows themselves
+    ordered: bool = False  # rows come in stream order; all shapes but `rows` do anyway
 
     def spec(self) -> JoinSpec:
         if self.shape == "rows":
@@ -75,6 +77,11 @@ class EnrichTask:
     def flagged(self) -> bool:
         """Whether a struct starts with whether the row matched: a left join needs no such column beside others."""
         return self.shape == "flag" or (self.shape == "row" and (self.how == "inner" or not self.columns))
+
+    @property
+    def shares(self) -> int:
+        """Parts that the memory is cut into: one for the join, and one for rows that wait for their turn."""
+        return 2 if self.ordered and self.shape == "rows" else 1
 
     def check(self, relation: Relation) -> None:
         """The version that this batch sees still is what the query was planned for."""
@@ -91,29 +98,6 @@ class EnrichTask:
                 f"a key had at most {most} rows in the table when this query was planned and has {version.longest_run} in the "
                 "version of this batch; start the query again"
             )
-
-    def keys_in(self, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        """(key columns ..., timestamp of the batch) in, one struct per row out."""
-        group: list[tuple[pa.Array, ...]] = []
-        rows = 0
-        host: TaskHost | None = None
-        for columns in batches:
-            if len(columns[0]) == 0:
-                continue
-            if host is None:
-                host = TaskHost(self, columns[-1][0].value)
-            if host.at_once:
-                yield from host.look_up(columns[:-1])
-                continue
-            group.append(columns[:-1])
-            rows += len(columns[0])
-            while rows >= host.group_rows:
-                head, group, rows = _cut(group, host.group_rows)
-                yield from host.run(head)
-        if host is not None:
-            if rows:
-                yield from host.run(group)
-            host.close()
 
     def rows_in(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """(stream columns ..., timestamp of the batch) in; (stream and table columns ...) out, and, without `counters`,
@@ -143,6 +127,50 @@ class EnrichTask:
             yield _positional([*part.columns, *counts])
 
 
+@dataclass(frozen=True)
+class OnePass:
+    """Several tables looked up for the same rows, in one trip to Python: the function of an `arrow_udf`."""
+
+    tasks: tuple[EnrichTask, ...]
+
+    def keys_in(self, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        """(key columns of each table ..., timestamp of the batch) in; one struct per row out, with the fields of each table
+        in turn, named by their place."""
+        group: list[tuple[pa.Array, ...]] = []
+        rows = 0
+        hosts: list[TaskHost] = []
+        size = 0
+        for columns in batches:
+            if len(columns[0]) == 0:
+                continue
+            if not hosts:
+                hosts = [TaskHost(task, columns[-1][0].value) for task in self.tasks]
+                size = min(host.group_rows for host in hosts)
+            if all(host.at_once for host in hosts):
+                yield from self._structs(hosts, columns[:-1], size)
+                continue
+            group.append(columns[:-1])
+            rows += len(columns[0])
+            while rows >= size:
+                head, group, rows = _cut(group, size)
+                yield from self._structs(hosts, _whole(head), EMIT_ROWS)
+        if rows:
+            yield from self._structs(hosts, _whole(group), EMIT_ROWS)
+        for host in hosts:
+            host.close()
+
+    def _structs(self, hosts: Sequence[TaskHost], columns: Sequence[pa.Array], size: int) -> Iterator[pa.Array]:
+        """Structs of rows that are joined together, `size` of them at a time."""
+        parts, at = [], 0
+        for task, host in zip(self.tasks, hosts, strict=True):
+            keys = columns[at : at + len(task.on)]
+            parts.append(host.look_up(keys, size) if host.at_once else host.run(keys, size))
+            at += len(task.on)
+        for pieces in zip(*parts, strict=True):
+            arrays = [array for piece in pieces for array in piece]
+            yield pa.StructArray.from_arrays(arrays, [f"c{i}" for i in range(len(arrays))])
+
+
 class TaskHost:
     """One join in one task, with its ledger."""
 
@@ -150,13 +178,15 @@ class TaskHost:
         self._task = task
         self._relation = task.table.open(timestamp_us, task.columns)
         task.check(self._relation)
-        self._budget = Budget(task.memory_bytes)
+        self._budget = Budget(task.memory_bytes // task.shares)
         self._spec = task.spec()
         self.group_rows = plan_group(self._relation, self._spec, self._budget, task)
         self._in_place = in_place(self._relation, task)
         self.at_once = self._in_place is not None
         if not self.at_once:
             self._join = make_join(task.strategy, self._relation, self._spec, self._budget, **self._parameters())
+            if task.shares > 1:
+                self._join = Ordered(self._join, task.memory_bytes // task.shares)
         self._ledger = Ledger()
         self._reported = Ledger().totals
         self._base = 0
@@ -178,25 +208,27 @@ class TaskHost:
         while self._join.pending:
             yield self._step()
 
-    def look_up(self, keys: Sequence[pa.Array]) -> Iterator[pa.Array]:
-        """Structs of a batch of keys whose rows lie in memory."""
+    def look_up(self, keys: Sequence[pa.Array], size: int) -> Iterator[list[pa.Array]]:
+        """Columns of keys whose rows lie in memory, `size` rows at a time; counts behind them if they go that way."""
         assert self._in_place is not None
-        for start in range(0, len(keys[0]), self.group_rows):
+        for start in range(0, len(keys[0]), size):
             self._groups += 1
-            answer = self._in_place.look_up([column.slice(start, self.group_rows) for column in keys])
+            answer = self._in_place.look_up([column.slice(start, size) for column in keys])
             self._ledger.post(answer.counts, waiting=0)
             flag = [pa.array(answer.found)] if self._task.flagged else []
-            yield _struct([*flag, *answer.columns], self._note(), len(answer.found))
+            yield [*flag, *answer.columns, *self._note(len(answer.found), last=True)]
 
-    def run(self, group: list[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        """Join a group and give its structs in the order of the rows; the last one may carry the counts of the group."""
+    def run(self, keys: Sequence[pa.Array], size: int) -> Iterator[list[pa.Array]]:
+        """Join a group, and give its columns in the order of the rows, `size` rows at a time; counts behind the last."""
         self._groups += 1
-        keys = [pa.concat_arrays([c[i] for c in group]) if len(group) > 1 else group[0][i] for i in range(len(group[0]))]
-        batch = pa.RecordBatch.from_arrays(keys, schema=self._spec.stream_schema)
+        batch = pa.RecordBatch.from_arrays(list(keys), schema=self._spec.stream_schema)
         sequence, output = _together(chain(self.feed(batch), self.drain()), self.output_schema)
         sequence -= self._base
         self._base += batch.num_rows
-        yield from _ordered(self._task, batch.num_rows, sequence, output, self._note())
+        columns = _ordered(self._task, batch.num_rows, sequence, output)
+        for start in range(0, batch.num_rows, size):
+            end = min(start + size, batch.num_rows)
+            yield [*columns(start, end), *self._note(end - start, last=end == batch.num_rows)]
 
     def stats(self) -> str:
         """Counts since the last call, as JSON."""
@@ -221,9 +253,12 @@ class TaskHost:
         pa.default_memory_pool().release_unused()
         _settle()
 
-    def _note(self) -> str | None:
-        """What the last struct of a group carries."""
-        return self.stats() if self._task.counters is None else None
+    def _note(self, rows: int, *, last: bool) -> list[pa.Array]:
+        """The column of counts, if they travel with the rows: in the last row of a group."""
+        if self._task.counters is not None:
+            return []
+        note = [self.stats() if last else None]
+        return [pa.concat_arrays([pa.nulls(rows - 1, pa.utf8()), pa.array(note, pa.utf8())])]
 
     def _parameters(self) -> dict[str, Any]:
         """What a join is told: no more slots than a group has rows, and what a seek costs on this disk."""
@@ -282,6 +317,11 @@ def plan_group(relation: Relation, spec: JoinSpec, budget: Budget, task: EnrichT
     return rows
 
 
+def _whole(group: list[tuple[pa.Array, ...]]) -> list[pa.Array]:
+    """The columns of a group of batches."""
+    return [pa.concat_arrays(columns) if len(columns) > 1 else columns[0] for columns in zip(*group, strict=True)]
+
+
 def _cut(group: list[tuple[pa.Array, ...]], rows: int) -> tuple[list[Any], list[Any], int]:
     """The first `rows` rows of the group, and the rest."""
     head, rest, left = [], [], 0
@@ -306,15 +346,12 @@ def in_place(relation: Relation, task: EnrichTask) -> InPlace | None:
     return None
 
 
-def _ordered(
-    task: EnrichTask, rows: int, sequence: Int64Array, output: pa.RecordBatch, stats: str | None
-) -> Iterator[pa.Array]:
-    """Structs (flag, columns ...), or (array of matches), in stream order; stats beside them if there are any."""
+def _ordered(task: EnrichTask, rows: int, sequence: Int64Array, output: pa.RecordBatch) -> Callable[[int, int], list[pa.Array]]:
+    """What gives the columns (flag, columns ...), or (array of matches), of rows from one to another, in stream order."""
     if task.shape == "array":
         order = np.argsort(sequence, kind="stable")
         starts = np.searchsorted(sequence[order], np.arange(rows + 1))
-        yield from _slices(rows, stats, lambda start, end: [_lists(output, order, starts[start : end + 1])])
-        return
+        return lambda start, end: [_lists(output, order, starts[start : end + 1])]
     flags = np.zeros(rows, np.bool_)
     flags[sequence] = True
     places = np.zeros(rows, np.int64)
@@ -327,7 +364,7 @@ def _ordered(
         wanted = pa.array(places[start:end], mask=~flags[start:end])
         return [*flag, *output.take(wanted).columns]
 
-    yield from _slices(rows, stats, columns)
+    return columns
 
 
 def _lists(output: pa.RecordBatch, order: Int64Array, starts: Int64Array) -> pa.Array:
@@ -338,21 +375,6 @@ def _lists(output: pa.RecordBatch, order: Int64Array, starts: Int64Array) -> pa.
     else:  # a struct of nothing, whose length only the matches tell
         structs = pa.Array.from_buffers(pa.struct([]), int(starts[-1] - starts[0]), [None])
     return pa.ListArray.from_arrays(pa.array(starts - starts[0], pa.int32()), structs)
-
-
-def _slices(rows: int, stats: str | None, columns: Callable[[int, int], Sequence[pa.Array]]) -> Iterator[pa.Array]:
-    for start in range(0, rows, EMIT_ROWS):
-        end = min(start + EMIT_ROWS, rows)
-        yield _struct(columns(start, end), stats if end == rows or stats is None else "", end - start)
-
-
-def _struct(columns: Sequence[pa.Array], stats: str | None, rows: int) -> pa.Array:
-    """Columns as a struct; `stats`, if there is such a column, stands in the last row, and nowhere if it is empty."""
-    arrays, names = list(columns), [f"c{i}" for i in range(len(columns))]
-    if stats is not None:
-        arrays.append(pa.concat_arrays([pa.nulls(rows - 1, pa.utf8()), pa.array([stats or None], pa.utf8())]))
-        names.append("stats")
-    return pa.StructArray.from_arrays(arrays, names)
 
 
 def _stats_row(schema: pa.Schema, stats: str) -> pa.RecordBatch:

@@ -1,0 +1,143 @@
+"""Several tables in one pass: what the calls one after the other give, by one trip to Python."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, Observation, SparkSession
+from tests.spark.running import frame, same_rows, stream_through
+
+import millrace as mr
+from millrace.core.errors import BudgetError, ParameterError, SchemaError
+from millrace.relations.build import build_table
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
+
+SALES = pa.table(
+    {
+        "sale": range(200),
+        "product": pa.array([None if n % 13 == 0 else n % 40 for n in range(200)], pa.int64()),
+        "customer": [f"c{n % 23}" for n in range(200)],
+    }
+)
+COPIES = {"unique": 1, "few": 3, "many": 20}
+
+
+def _products(path: Path, copies: int) -> mr.MasterTable:
+    keys = [key for key in range(30) for _ in range(copies)]
+    rows = pa.table({"product": keys, "price": [float(n) for n in range(len(keys))]})
+    build_table(path, rows, "product", page_bytes=4096)
+    return mr.MasterTable.open(path)
+
+
+def _customers(path: Path, copies: int) -> mr.MasterTable:
+    keys = [key for key in range(17) for _ in range(copies)]
+    rows = pa.table({"id": [f"c{key}" for key in keys], "name": [f"name {n}" for n in range(len(keys))]})
+    build_table(path, rows, "id", page_bytes=4096)
+    return mr.MasterTable.open(path)
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(COPIES, COPIES)))
+def test_the_rows_are_those_of_one_call_after_the_other(spark: SparkSession, warehouse: Path, first: str, second: str) -> None:
+    products = _products(warehouse / "products", COPIES[first])
+    customers = _customers(warehouse / "customers", COPIES[second])
+    sales = frame(spark, SALES)
+    for how, other in (("inner", "left"), ("left", "left"), ("inner", "semi"), ("anti", "inner"), ("left", "anti")):
+        lookups = [mr.Lookup(products, "product"), mr.Lookup(customers, ("customer", "id"), how=other)]
+        ours = mr.enrich(sales, lookups, how=how)
+        theirs = mr.enrich(mr.enrich(sales, products, "product", how=how), customers, ("customer", "id"), how=other)
+        names = [*theirs.columns]
+        assert sorted(ours.columns) == sorted(names)
+        difference = same_rows(ours.select(names), theirs)
+        assert difference, (how, other, difference)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "hybridjoin"])
+@pytest.mark.parametrize("read", ["mmap", "buffered"])
+def test_every_way_to_join_gives_the_same(spark: SparkSession, warehouse: Path, strategy: str, read: str) -> None:
+    products, customers = _products(warehouse / "p", 1), _customers(warehouse / "c", 3)
+    lookups = [mr.Lookup(products, "product", columns={"price": "cost"}), mr.Lookup(customers, {"customer": "id"})]
+    ours = mr.enrich(frame(spark, SALES), lookups, how="left", strategy=strategy, read=read, memory="4m")
+    plain = mr.enrich(frame(spark, SALES), products, "product", how="left", columns={"price": "cost"})
+    theirs = mr.enrich(plain, customers, {"customer": "id"}, how="left")
+    assert ours.columns == theirs.columns
+    difference = same_rows(ours, theirs)
+    assert difference, difference
+
+
+def test_a_table_looked_up_twice_gives_both_answers(spark: SparkSession, warehouse: Path) -> None:
+    """A table in place beside one that is not, so that rows come in groups of two kinds."""
+    products, parents = _products(warehouse / "p", 1), _products(warehouse / "q", 3)
+    sales = frame(spark, SALES).selectExpr("sale", "product", "sale % 35 AS other")
+    lookups = [
+        mr.Lookup(products, "product", columns={"price": "price"}),
+        mr.Lookup(products, ("other", "product"), columns={"price": "other_price"}),
+        mr.Lookup(parents, "product", columns={"price": "parent_price"}),
+    ]
+    theirs = sales
+    for lookup in lookups:
+        theirs = mr.enrich(theirs, lookup.table, lookup.on, how="left", columns=lookup.columns)
+    difference = same_rows(mr.enrich(sales, lookups, how="left"), theirs)
+    assert difference, difference
+
+
+def test_there_is_one_trip_to_python(spark: SparkSession, warehouse: Path) -> None:
+    products, customers = _products(warehouse / "p", 1), _customers(warehouse / "c", 1)
+    lookups = [mr.Lookup(products, "product"), mr.Lookup(customers, ("customer", "id"))]
+
+    def trips(rows: DataFrame) -> int:
+        return str(rows._jdf.queryExecution().executedPlan().toString()).count("ArrowEvalPython")  # type: ignore[operator]
+
+    sales = frame(spark, SALES)
+    assert trips(mr.enrich(sales, lookups)) == 1
+    assert trips(mr.enrich(mr.enrich(sales, products, "product"), customers, ("customer", "id"))) == 2
+
+
+def test_a_stream_is_counted_for_each_table(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:
+    products, customers = _products(warehouse / "products", 1), _customers(warehouse / "customers", 3)
+    lookups = [mr.Lookup(products, "product", name="goods"), mr.Lookup(customers, ("customer", "id"))]
+    done = stream_through(spark, SALES, lambda s: mr.enrich(s, lookups, how="left"), tmp_path)
+    difference = same_rows(done.rows, mr.enrich(frame(spark, SALES), lookups, how="left"))
+    assert difference, difference
+    matched = {"goods": 0, "customers": 0}
+    for report in mr.reports(done.query):
+        report.ledger.check()
+        matched[report.name.split("#")[0]] += report.matched
+    keys = SALES["product"].to_pylist()
+    assert matched["goods"] == sum(key is not None and key < 30 for key in keys)
+    assert matched["customers"] == sum(int(name[1:]) < 17 for name in SALES["customer"].to_pylist())
+
+
+def test_tables_share_the_budget(spark: SparkSession, warehouse: Path) -> None:
+    table = _customers(warehouse, 20)
+    sales = frame(spark, SALES)
+    one = mr.Lookup(table, ("customer", "id"), columns=["name"])
+    with pytest.raises(BudgetError) as alone:
+        mr.enrich(sales, [one], memory="1k", read="buffered")
+    needed = alone.value.needed_bytes
+    mr.enrich(sales, [one], memory=needed, read="buffered")
+    with pytest.raises(BudgetError):
+        mr.enrich(sales, [one, one], memory=needed, read="buffered")
+    mr.enrich(sales, [one, one], memory=2 * needed, read="buffered")
+
+
+def test_what_makes_no_sense_is_refused(spark: SparkSession, warehouse: Path) -> None:
+    table, sales = _products(warehouse, 1), frame(spark, SALES)
+    lookup = mr.Lookup(table, "product")
+    with pytest.raises(ParameterError, match=r"list of mr.Lookup\(table, on=...\); got a MasterTable in it"):
+        mr.enrich(sales, [table])  # type: ignore[list-item]
+    with pytest.raises(ParameterError, match=r"list of mr.Lookup\(table, on=...\); got none"):
+        mr.enrich(sales, [])
+    with pytest.raises(ParameterError, match="give on= and columns= to each Lookup"):
+        mr.enrich(sales, [lookup], "product")
+    with pytest.raises(ParameterError, match="on must say which columns to join on"):
+        mr.enrich(sales, table)
+    with pytest.raises(ParameterError, match="how must be one of inner, left, semi, anti; got 'outer'"):
+        mr.enrich(sales, [mr.Lookup(table, "product", how="outer")])
+    with pytest.raises(SchemaError, match="price"):
+        mr.enrich(sales, [lookup, mr.Lookup(table, ("price", "product"))])  # what another table adds is not there yet
+    with pytest.raises(ParameterError, match="an observation counts one table"):
+        mr.enrich(sales, [lookup, lookup], observation=Observation("counts"))
