@@ -249,9 +249,7 @@ def _by_key(stream: DataFrame, calls: Sequence[_Call], observation: Observation 
 def _lookups(table: Any, on: On | None, how: str, columns: Any, name: str | None) -> list[Lookup]:
     """What was asked for, as a list of look-ups."""
     if not isinstance(table, (list, tuple)):
-        if on is None:
-            raise ParameterError("on must say which columns to join on")
-        return [Lookup(table, on, how, columns, name)]
+        return [Lookup(table, cast(On, on), how, columns, name)]  # without `on`, an error says what it must be
     wrong = next((one for one in table if not isinstance(one, Lookup)), None)
     if wrong is not None or not table:
         got = f"a {type(wrong).__name__} in it" if table else "none"
