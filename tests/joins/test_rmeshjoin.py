@@ -95,11 +95,15 @@ def test_when_there_are_more_chunks_than_places_tuples_wait_outside() -> None:
 
 
 def test_a_larger_buffer_must_fit_into_the_budget() -> None:
-    relation = relation_of(RELATION * 50)
-    join = RMeshJoin(relation, spec_of(), Budget("64k"), buffer_pages=1)
+    relation, budget = relation_of(RELATION * 50), Budget("64k")
+    join = RMeshJoin(relation, spec_of(), budget, buffer_pages=1)
     with pytest.raises(BudgetError, match="disk buffer needs"):
         join.resize(buffer_pages=10**6)
     assert join.buffer_pages == 1
+    used, free = join.bytes_used, budget.free_bytes
+    with pytest.raises(BudgetError, match="page codes needs"):  # the buffer alone would fit
+        join.resize(buffer_pages=1 + free // relation.page_bytes)
+    assert (join.buffer_pages, join.bytes_used) == (1, used)
     with pytest.raises(ParameterError, match="buffer_pages must be at least 1; got 0"):
         join.resize(buffer_pages=0)
     with pytest.raises(ParameterError, match="tuples_per_step must be at least 1; got 0"):
@@ -137,7 +141,7 @@ def test_it_stays_exact_while_b_and_w_change_and_the_relation_grows(
     """Each change: tuples offered, a new b, a new w, rows appended. Keys of appended rows are new, so that what a tuple must
     find is known: all rows that were there, and any number of those that came while it waited."""
     relation = relation_of(keys, rows_per_page, indexed=False)
-    join = RMeshJoin(relation, spec_of("inner" if how != "anti" else how), Budget("64k"), buffer_pages=start)
+    join = RMeshJoin(relation, spec_of(how), Budget("64k"), buffer_pages=start)
     ledger, steps = Ledger(), []
     offered: list[tuple[int, int]] = []  # key, rows of R when it entered
 
@@ -163,16 +167,19 @@ def test_it_stays_exact_while_b_and_w_change_and_the_relation_grows(
     met: dict[int, list[int]] = {number: [] for number in range(len(offered))}
     for one in steps:
         for number, row in zip(one.sequence.tolist(), one.output.to_pylist(), strict=True):
-            met[number].append(row.get("row", -1))
+            met[number].append(row.get("row"))
     ids = relation.codes.tolist()
     for number, (key, known) in enumerate(offered):
         must = {row for row in range(known) if ids[row] == key}
         may = {row for row, other in enumerate(ids) if other == key}
-        if how == "anti":
+        if how in ("semi", "anti"):
             assert len(met[number]) <= 1
-            assert bool(met[number]) <= (not must)
+            found = bool(met[number]) == (how == "semi")
+            assert bool(must) <= found <= bool(may)
         else:
             assert len(met[number]) == len(set(met[number]))
+            if how == "left" and met[number] == [None]:
+                met[number] = []
             assert must <= set(met[number]) <= may
 
 

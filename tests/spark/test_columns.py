@@ -22,6 +22,7 @@ from tests.spark.running import (
 
 import millrace as mr
 from millrace.relations.build import build_table
+from millrace.spark.references import Renumbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
@@ -71,7 +72,7 @@ def test_ordered_rows_come_in_the_order_of_the_stream(spark: SparkSession, wareh
             assert difference, difference
 
 
-@pytest.mark.parametrize("shape", ["unique", "few"])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_name_on_both_sides_is_resolved_through_the_stream(spark: SparkSession, warehouse: Path, shape: str) -> None:
     stream = frame(spark, SALES)
     enriched = mr.enrich(stream, _built(warehouse, SHAPES[shape]), "id", how="inner")
@@ -83,10 +84,40 @@ def test_a_name_on_both_sides_is_resolved_through_the_stream(spark: SparkSession
         enriched.select("price").collect()
 
 
-def test_an_alias_of_the_stream_still_names_its_columns(spark: SparkSession, warehouse: Path) -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_alias_of_the_stream_still_names_its_columns(spark: SparkSession, warehouse: Path, shape: str) -> None:
     stream = frame(spark, SALES).alias("s")
-    enriched = mr.enrich(stream, _built(warehouse, PRODUCTS), "id", columns=["name"])
-    assert sorted(row[0] for row in enriched.select("s.price").collect()) == [100, 103, 104]
+    enriched = mr.enrich(stream, _built(warehouse, SHAPES[shape]), "id", columns=["name"])
+    assert {row[0] for row in enriched.select("s.price").collect()} == {100, 103, 104}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_references_reach_through_several_calls_and_joins(spark: SparkSession, warehouse: Path, shape: str) -> None:
+    stream = frame(spark, SALES).withColumn("both", F.struct("sale", "price"))
+    table = _built(warehouse, SHAPES[shape])
+    once = mr.enrich(stream, table, "id", columns=["name"])
+    twice = mr.enrich(once.observe("rows", F.count(F.lit(1))), table, "id", columns={"price": "list price"}, partitions=2)
+    by_reference = twice.select(stream["sale"], stream["both.price"], once["name"]).where(stream["price"] > 100)
+    by_name = twice.select("sale", "both.price", "name").where(F.col("price") > 100)
+    difference = same_rows(by_reference, by_name)
+    assert difference, difference
+    assert by_name.count()
+    # beside the stream itself, and beside itself
+    distinct = twice.select(stream["sale"]).distinct()
+    assert distinct.join(stream, distinct["sale"] == stream["sale"]).count() == distinct.count()
+    assert twice.alias("a").join(twice.alias("b"), F.col("a.sale") == F.col("b.sale")).select("a.name", "b.both").count()
+
+
+def test_names_serve_where_spark_lacks_what_references_take(
+    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, table = frame(spark, SALES), _built(warehouse, SHAPES["many"])
+    expected = mr.enrich(stream, table, "id")
+    monkeypatch.setattr(Renumbered, "_renumber", lambda self, spark: spark.no.such.Thing())
+    ours = mr.enrich(stream, table, "id")
+    assert ours.columns == expected.columns
+    difference = same_rows(ours, expected)
+    assert difference, difference
 
 
 @pytest.mark.parametrize("shape", SHAPES)

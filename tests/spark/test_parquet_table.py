@@ -88,7 +88,7 @@ def test_a_batch_without_a_single_match_is_reported_too(spark: SparkSession, lak
 def test_the_watermark_of_the_stream_is_kept(spark: SparkSession, sales: pa.Table, lake: Path, tmp_path: Path) -> None:
     stream = read_stream(spark, write_files(sales, tmp_path / "in", 3)).withWatermark("at", "10 seconds")
     found = mr.enrich(stream, mr.ParquetTable(lake), on="product", columns=["price"])
-    counted = found.groupBy(F.window("at", "60 seconds")).count()
+    counted = found.groupBy(F.window(stream["at"], "60 seconds")).count()
     streamed = run_query(counted, tmp_path / "run", output_mode="append")
     # append mode puts a window out only once the watermark has passed it: rows here mean that it is alive
     assert streamed.rows.count() >= 8

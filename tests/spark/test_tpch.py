@@ -13,7 +13,7 @@ from tests.spark.running import run_query
 
 import millrace as mr
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark]
 
 JOINS = {"orders": ("customer", "o_custkey", "c_custkey"), "lineitem": ("part", "l_partkey", "p_partkey")}
 
@@ -52,6 +52,7 @@ def _digest(frame: DataFrame) -> tuple[int, ...]:
     return (*(int(value) for value in row), len(columns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize("name", JOINS)
 def test_a_batch_join_equals_sparks_own(spark: SparkSession, tpch: Path, warehouse: Path, name: str, how: str) -> None:
@@ -85,6 +86,7 @@ def test_a_streaming_join_equals_sparks_own(
         report.ledger.check()
 
 
+@pytest.mark.slow
 def test_many_rows_to_a_key(spark: SparkSession, tpch: Path, warehouse: Path) -> None:
     """The other way round: each customer meets all of its orders, each part all of its lines."""
     for name, (master, mine, theirs) in JOINS.items():

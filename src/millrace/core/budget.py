@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,16 @@ class Budget:
             )
         self._reserved[name] = count
         self.peak_bytes = max(self.peak_bytes, others + count)
+
+    def reserve_all(self, counts: Mapping[str, int]) -> None:
+        """Set what several names hold; when one does not fit, all stay as they were."""
+        before = dict(self._reserved)
+        try:
+            for name, count in counts.items():
+                self.reserve(name, count)
+        except BudgetError:
+            self._reserved = before
+            raise
 
     def release(self, name: str) -> None:
         self._reserved.pop(name, None)

@@ -63,9 +63,9 @@ class RMeshJoin(ScanJoin):
         check_at_least_one("buffer_pages", buffer_pages)
         check_at_least_one("tuples_per_step", tuples_per_step)
         if buffer_pages is not None:
-            if not self._relation.resident:
-                self._budget.reserve("disk buffer", buffer_pages * self._relation.page_bytes)
-            self._budget.reserve("page codes", buffer_pages * code_bytes_per_page(self._relation))
+            page_bytes = 0 if self._relation.resident else self._relation.page_bytes
+            code_bytes = code_bytes_per_page(self._relation)
+            self._budget.reserve_all({"disk buffer": buffer_pages * page_bytes, "page codes": buffer_pages * code_bytes})
             self.buffer_pages = buffer_pages
         if tuples_per_step is not None:
             self.tuples_per_step = tuples_per_step

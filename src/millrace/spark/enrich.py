@@ -32,6 +32,7 @@ from millrace.spark.counters import TaskCounters, counters_for
 from millrace.spark.master import MasterTable
 from millrace.spark.parquet import ParquetTable
 from millrace.spark.planned import PlannedTable
+from millrace.spark.references import Renumbered
 from millrace.spark.reports import PREFIX
 from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field
 from millrace.spark.task import EnrichTask, OnePass, Shape, in_place, plan_group
@@ -194,12 +195,15 @@ class _Call:
         fields = [*stream.schema.fields, *theirs]
         counts = [StructField("real", BooleanType()), StructField("stats", StringType())] if watch is not None else []
         inside = [StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate([*fields, *counts])]
-        plain = stream.select("*", _batch_time()).toDF(*[f"s{i}" for i in range(len(stream.columns) + 1)])
+        again = Renumbered(stream)
+        plain = again.frame.select("*", _batch_time()).toDF(*[f"s{i}" for i in range(len(stream.columns) + 1)])
         joined = plain.mapInArrow(task.rows_in, StructType(inside))  # it takes no odd or repeated names
         if watch is not None:
             real, stats = (F.col(field.name) for field in inside[-2:])
             joined = joined.observe(watch, F.collect_list(stats).alias("stats")).where(real)
-        return joined.select(*[F.col(f"c{i}").alias(f.name, metadata=f.metadata) for i, f in enumerate(fields)])
+        first = len(stream.columns)
+        mine = again.restore(joined, [f"c{i}" for i in range(first)])
+        return joined.select(*mine, *[F.col(f"c{i}").alias(f.name) for i, f in enumerate(theirs, first)])
 
     def fields(self, task: EnrichTask) -> list[DataType]:
         """Types of what comes back for a row."""
