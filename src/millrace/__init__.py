@@ -5,21 +5,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from millrace.core.conditions import between, expr, near, similar
     from millrace.spark.enrich import Lookup, enrich
     from millrace.spark.master import MasterTable
     from millrace.spark.parquet import ParquetTable
     from millrace.spark.reports import BatchReport, reports
 
 __version__ = "0.1.0"
-__all__ = ["BatchReport", "Lookup", "MasterTable", "ParquetTable", "__version__", "enrich", "reports"]
+__all__ = [
+    "BatchReport",
+    "Lookup",
+    "MasterTable",
+    "ParquetTable",
+    "__version__",
+    "between",
+    "enrich",
+    "expr",
+    "near",
+    "reports",
+    "similar",
+]
 
 _HOMES = {
     "BatchReport": "millrace.spark.reports",
     "Lookup": "millrace.spark.enrich",
     "MasterTable": "millrace.spark.master",
     "ParquetTable": "millrace.spark.parquet",
+    "between": "millrace.core.conditions",
     "enrich": "millrace.spark.enrich",
+    "expr": "millrace.core.conditions",
+    "near": "millrace.core.conditions",
     "reports": "millrace.spark.reports",
+    "similar": "millrace.core.conditions",
 }
 
 

@@ -125,6 +125,62 @@ def enrich_growth(
     _present(run, json_file)
 
 
+@bench_app.command("enrich-lookups")
+def enrich_lookups(
+    rows: Annotated[int, typer.Option(help="Rows of each table, 120 bytes each.")] = 10_000_000,
+    batch_rows: Batches = "200000,1000000",
+    zipf: Zipf = 1.0,
+    warm_batches: WarmBatches = 7,
+    repeats: Annotated[int, typer.Option(help="Runs of each, interleaved.")] = 3,
+    how: How = "left",
+    memory: Memory = "256m",
+    seed: Seed = 1,
+    data: Data = None,
+    json_file: Json = None,
+) -> None:
+    """Two tables in one pass, against two calls one behind the other."""
+    options = {"rows": rows, "zipf": zipf, "warm_batches": warm_batches, "repeats": repeats, "how": how, "memory": memory}
+
+    def run(console: Console) -> tuple[dict[str, Any], Table]:
+        chosen = EnrichOptions(**options, batch_rows=_numbers(batch_rows), seed=seed, data=data)  # type: ignore[arg-type]
+        from millrace.bench.lookups import run_lookups
+        from millrace.bench.report import enrich_table, live_progress
+
+        with live_progress(console) as progress:
+            report = run_lookups(chosen, progress)
+        return report, enrich_table(report)
+
+    _present(run, json_file)
+
+
+@bench_app.command("enrich-ranges")
+def enrich_ranges(
+    rows: Annotated[int, typer.Option(help="Ranges.")] = 1_000_000,
+    batch_rows: Batches = "200000,1000000",
+    nested_rows: Annotated[int, typer.Option(help="Rows of a micro-batch for the nested loop; 0: leave it out.")] = 2_000,
+    warm_batches: WarmBatches = 7,
+    repeats: Annotated[int, typer.Option(help="Runs of millrace, between which the others run once.")] = 1,
+    how: How = "left",
+    memory: Memory = "256m",
+    seed: Seed = 1,
+    data: Data = None,
+    json_file: Json = None,
+) -> None:
+    """The range that an address lies in: millrace's `between`, Spark's binned join, the nested loop."""
+    options = {"rows": rows, "zipf": 0.0, "warm_batches": warm_batches, "repeats": repeats, "how": how, "memory": memory}
+
+    def run(console: Console) -> tuple[dict[str, Any], Table]:
+        chosen = EnrichOptions(**options, batch_rows=_numbers(batch_rows), columns=("category",), seed=seed, data=data)  # type: ignore[arg-type]
+        from millrace.bench.ranges import run_ranges
+        from millrace.bench.report import enrich_table, live_progress
+
+        with live_progress(console) as progress:
+            report = run_ranges(chosen, nested_rows, progress)
+        return report, enrich_table(report)
+
+    _present(run, json_file)
+
+
 @bench_app.command("enrich-io")
 def enrich_io(
     rows: Annotated[int, typer.Option(help="Rows of the master table, 120 bytes each.")] = 10_000_000,

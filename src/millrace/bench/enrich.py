@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from millrace.bench.contenders import Contender, IdentityMap, Workload, contenders
@@ -21,16 +22,19 @@ from millrace.bench.results import FLOOR, Result, checksums_agree, compared, mer
 from millrace.bench.session import describe_machine, spark_session
 
 ISOLATED = ("spark-broadcast",)
-CLOSE = ("read-only", "identity-map", "identity-udf", "millrace-auto")
+CLOSE = ("read-only", "identity-map", "identity-udf", "millrace-auto", "millrace-chained")
 
 
 def run_enrich(options: EnrichOptions, progress: Progress | None = None) -> dict[str, Any]:
     """Run the benchmark; the returned values are plain, ready for JSON."""
-    progress = progress or Progress()
+    return run_contest("enrich", options, contenders(options), progress or Progress())
+
+
+def run_contest(benchmark: str, options: EnrichOptions, every: Sequence[Contender], progress: Progress) -> dict[str, Any]:
+    """Contenders over the same files, in one session."""
     with folders(options.data, options.rebuild) as where:
         master = master_files(options, where.data, progress.say)
         streams = [stream_files(options, size, where.data, progress.say) for size in options.batch_rows]
-        every = contenders(options)
         with spark_session(options.driver_memory, where.scratch) as spark:
             about = describe_machine(spark, options.driver_memory)
             work = Workload(spark, options, master, where.data, progress.say)
@@ -39,7 +43,7 @@ def run_enrich(options: EnrichOptions, progress: Progress | None = None) -> dict
             if contender.name in ISOLATED:
                 results += measure_isolated(contender.name, options, where, progress)
         sizes = {"master_parquet_bytes": sum(path.stat().st_size for path in master.iterdir())}
-    return summary(options, about, sizes, merged(results))
+    return summary(benchmark, options, about, sizes, merged(results))
 
 
 def _in_turn(
@@ -59,9 +63,11 @@ def _in_turn(
     ]
 
 
-def summary(options: EnrichOptions, about: dict[str, Any], sizes: dict[str, int], results: list[Result]) -> dict[str, Any]:
+def summary(
+    benchmark: str, options: EnrichOptions, about: dict[str, Any], sizes: dict[str, int], results: list[Result]
+) -> dict[str, Any]:
     return {
-        "benchmark": "enrich",
+        "benchmark": benchmark,
         "clock": CLOCK,
         "cold_batches_dropped": COLD_BATCHES,
         "seed": options.seed,

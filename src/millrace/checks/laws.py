@@ -27,10 +27,11 @@ from millrace.checks.run import (
     tightest,
     watched,
 )  # fmt: skip
-from millrace.checks.samples import KEY_TYPES, PAUSE, Sample, composite, cut, sample, spec_of
+from millrace.checks.samples import KEY_TYPES, PAUSE, KeyType, Sample, composite, cut, sample, spec_of, written
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, MillraceError, SchemaError
 from millrace.core.protocols import How, JoinSpec, Relation
+from millrace.core.step import StepCounts
 from millrace.joins.emit import OUTPUT_ROWS
 from millrace.joins.reference import comparable_keys, reference_pairs, same_rows
 from millrace.relations.memory import MemoryRelation
@@ -43,7 +44,7 @@ class Law(NamedTuple):
 
 
 def exact(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     for rows_per_page in (1, 4, 64):
         for memory in _budgets(make, data, _paged(data, rows_per_page)):
             _exact(make, data, _paged(data, rows_per_page), [16], memory=memory)
@@ -51,8 +52,10 @@ def exact(make: Make, how: How) -> None:
 
 def duplicates(make: Make, how: How) -> None:
     keys = [key for key in range(12) for _ in range(25 if key == 7 else 1 + key % 4)]  # most go on over a page's end
-    relation = pa.table({"id": keys, "price": np.arange(float(len(keys))), "name": ["x"] * len(keys)})
-    stream = pa.table({"event": np.arange(60), "product": [*range(12)] * 5, "note": ["y"] * 60})
+    kind = _kind(make)
+    ids, products = written(kind.relation, keys, kind.value), written(kind.stream, [*range(12)] * 5, kind.value)
+    relation = pa.table({"id": ids, "price": np.arange(float(len(keys))), "name": ["x"] * len(keys)})
+    stream = pa.table({"event": np.arange(60), "product": products, "note": ["y"] * 60})
     data = Sample(relation, stream, spec_of(stream, how))
     for rows_per_page in (2, 5):
         for memory in _budgets(make, data, _paged(data, rows_per_page)):
@@ -60,22 +63,24 @@ def duplicates(make: Make, how: How) -> None:
 
 
 def null_keys(make: Make, how: How) -> None:
-    data = sample(how, stream_rows=30)
-    stream = data.stream.set_column(1, "product", pa.nulls(30, pa.int64()))
+    data = _sample(make, how, stream_rows=30)
+    stream = data.stream.set_column(1, "product", pa.nulls(30, _kind(make).stream))
     run = _exact(make, data._replace(stream=stream), _paged(data), [7])
-    require(run.totals.null_keys == 30, f"30 tuples have a null key, counted were {run.totals.null_keys}")
+    nulls = _counted(make, run.totals, absent=0)[1]
+    require(nulls == 30, f"30 tuples have a null key, counted were {nulls}")
 
 
 def absent_keys(make: Make, how: How) -> None:
-    data = sample(how, stream_rows=30)
+    data = _sample(make, how, stream_rows=30)
     keys = [key for key in range(-15, 60) if not 0 <= key < 30][:30]
-    stream = data.stream.set_column(1, "product", pa.array(keys, pa.int64()))
+    stream = data.stream.set_column(1, "product", written(_kind(make).stream, keys, _kind(make).value))
     run = _exact(make, data._replace(stream=stream), _paged(data), [7])
-    require(run.totals.absent_keys == 30, f"30 tuples have an absent key, counted were {run.totals.absent_keys}")
+    absent = _counted(make, run.totals, absent=30)[0]
+    require(absent == 30, f"30 tuples have an absent key, counted were {absent}")
 
 
 def empty_stream(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     relation = _paged(data)
     _exact(make, data._replace(stream=data.stream.slice(0, 0)), relation, [1])
     nothing = next(cut(data.stream, [1])).slice(0, 0)
@@ -87,33 +92,34 @@ def empty_stream(make: Make, how: How) -> None:
 
 
 def empty_relation(make: Make, how: How) -> None:
-    data = sample(how, stream_rows=40)
+    data = _sample(make, how, stream_rows=40)
     data = data._replace(relation=data.relation.slice(0, 0))
     run = _exact(make, data, _paged(data), [9])
     require(run.totals.pages_read == 0, f"a relation without pages had {run.totals.pages_read} read")
 
 
 def one_row_relation(make: Make, how: How) -> None:
-    data = sample(how, stream_rows=40)
-    relation = data.relation.filter(pa.compute.equal(data.relation.column("id"), 7))
+    data = _sample(make, how, stream_rows=40)
+    seven = pa.scalar(_kind(make).value(7), _kind(make).relation)
+    relation = data.relation.filter(pa.compute.equal(data.relation.column("id"), seven))
     _exact(make, data._replace(relation=relation), _paged(data._replace(relation=relation)), [9])
 
 
 def paused_stream(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     for steps_per_batch in (0, 1, 3, None):
         for sizes in ([PAUSE, 10, PAUSE, PAUSE], [40, *[PAUSE] * 30], [1, PAUSE]):
             _exact(make, data, _paged(data), sizes, steps_per_batch=steps_per_batch)
 
 
 def early_end(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     for rows in (1, 2, 13, 50):
         _exact(make, data._replace(stream=data.stream.slice(0, rows)), _paged(data), [6], steps_per_batch=0)
 
 
 def any_cut(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     wanted = expected(data.stream, data.relation, data.spec)
     smallest = tightest(make, _paged(data), data.spec)
     for sizes in ([1], [2, 3, 5, 8, 13], [64, 1], [119, 1], [1000]):
@@ -143,7 +149,7 @@ def colliding_codes(make: Make, how: How) -> None:
 
 
 def index_free(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     relation = IndexFree(MemoryRelation(data.relation, "id", 4, indexed=False))
     try:
         make(relation, data.spec, Budget(ROOMY))
@@ -163,12 +169,12 @@ def used_in_place(make: Make, how: How) -> None:
 
 
 def stale_pages(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     _exact(make, data, Expiring(_paged(data)), [25])
 
 
 def nothing_carried(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     wanted = reference_pairs(data.stream, data.relation, data.spec)
     spec = JoinSpec(data.stream.schema, data.spec.on, how)
     run = run_join(make, _paged(data), spec, cut(data.stream, [25]))
@@ -178,7 +184,7 @@ def nothing_carried(make: Make, how: How) -> None:
 
 
 def output_schema(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     schema = data.spec.output_schema(_paged(data))
     for stream in (data.stream, data.stream.slice(0, 0)):
         for join in watched(make, _paged(data), data.spec, cut(stream, [25])):
@@ -187,7 +193,7 @@ def output_schema(make: Make, how: How) -> None:
 
 
 def sequence_numbers(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     run = _exact(make, data, _paged(data), [25])
     for number, step in enumerate(run.steps):
         events = step.output.column("event").to_pylist()
@@ -195,7 +201,7 @@ def sequence_numbers(make: Make, how: How) -> None:
 
 
 def entry_steps(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     run = _exact(make, data, _paged(data), [25, PAUSE, 3])
     for number, step in enumerate(run.steps):
         count = len(step.entered)
@@ -210,22 +216,24 @@ def entry_steps(make: Make, how: How) -> None:
 
 
 def ledger(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     run = _exact(make, data, _paged(data), [25])  # the driver checks the balance of every step
     inner = reference_pairs(data.stream, data.relation, spec_of(data.stream, "inner"))
     keys = comparable_keys(data.stream, ["product"])
     rows, matched, nulls = len(keys), len({pair[0] for pair in inner}), keys.count(None)
     seen = run.totals
     pairs = len(inner) if how in ("inner", "left") else seen.matches
-    wanted = {"tuples_in": rows, "removed": rows, "matched": matched, "null_keys": nulls,
-              "absent_keys": rows - matched - nulls, "matches": pairs, "deferred": 0}  # fmt: skip
+    wanted = {"tuples_in": rows, "removed": rows, "matched": matched, "matches": pairs, "deferred": 0}
+    absent = rows - matched - nulls
+    counted = _counted(make, seen, absent)
+    require(counted == (absent, nulls), f"{absent} keys are absent and {nulls} null; counted were {counted}")
     wrong = {name: (getattr(seen, name), count) for name, count in wanted.items() if getattr(seen, name) != count}
     require(not wrong, f"counts that are wrong, as name: (counted, right): {wrong}")
     require(seen.matched <= seen.matches <= len(inner), f"{seen.matches} matches for {matched} matched tuples")
 
 
 def honest_reads(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     relation = _paged(data)
     memory = _snug(make, relation, data.spec)
     for join in watched(make, relation, data.spec, cut(data.stream, [25, PAUSE]), memory=memory):
@@ -236,7 +244,7 @@ def honest_reads(make: Make, how: How) -> None:
 
 
 def idle(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     relation = _paged(data)
     join = make(relation, data.spec, Budget(ROOMY))
     for _ in range(3):
@@ -252,7 +260,7 @@ def idle(make: Make, how: How) -> None:
 
 
 def failed_read(make: Make, how: How) -> None:
-    data = sample(how, stream_rows=60)
+    data = _sample(make, how, stream_rows=60)
     wanted = expected(data.stream, data.relation, data.spec)
     for failing in ({1}, {2}, {5}, {1, 2, 3}, {4, 9}):
         relation = FailingRelation(_paged(data), failing)
@@ -260,11 +268,11 @@ def failed_read(make: Make, how: How) -> None:
         require(errors >= relation.failures, f"{relation.failures} reads failed, and {errors} errors came out")
         if done:
             _compare(run, wanted)
-        _no_false_miss(run, wanted, data)
+        _no_false_miss(make, run, wanted, data)
 
 
 def failing_for_good(make: Make, how: How) -> None:
-    data = sample(how, stream_rows=60)
+    data = _sample(make, how, stream_rows=60)
     relation = FailingRelation(_paged(data), None)
     run = Run(data.spec.output_schema(relation))
     join = Watched(make(relation, data.spec, Budget(_snug(make, relation, data.spec))), run, 100)
@@ -280,11 +288,11 @@ def failing_for_good(make: Make, how: How) -> None:
             run.ledger.post(step.counts, join.pending)
     require(errors == 5, "no page could be read, and all tuples left all the same")
     require(run.totals.matched == 0, f"no page could be read, and {run.totals.matched} tuples matched")
-    _no_false_miss(run, expected(data.stream, data.relation, data.spec), data)
+    _no_false_miss(make, run, expected(data.stream, data.relation, data.spec), data)
 
 
 def bounded_memory(make: Make, how: How) -> None:
-    data = sample(how, stream_rows=500)
+    data = _sample(make, how, stream_rows=500)
     smallest = tightest(make, _paged(data), data.spec)
     for memory in (smallest, smallest * 2, 32_768 + smallest):
         relation = _paged(data)
@@ -297,7 +305,7 @@ def bounded_memory(make: Make, how: How) -> None:
 
 
 def small_budget(make: Make, how: How) -> None:
-    data = sample(how)
+    data = _sample(make, how)
     for rows_per_page in (1, 16):
         relation = _paged(data, rows_per_page)
         try:
@@ -311,8 +319,10 @@ def small_budget(make: Make, how: How) -> None:
 
 def bounded_output(make: Make, how: How) -> None:
     rows, tuples = 300, 300  # 90,000 pairs, more than a step may put out
-    relation = pa.table({"id": [1] * rows, "price": np.zeros(rows), "name": ["x"] * rows})
-    stream = pa.table({"event": np.arange(tuples), "product": [1] * tuples, "note": ["y"] * tuples})
+    kind = _kind(make)
+    ids, products = written(kind.relation, [1] * rows, kind.value), written(kind.stream, [1] * tuples, kind.value)
+    relation = pa.table({"id": ids, "price": np.zeros(rows), "name": ["x"] * rows})
+    stream = pa.table({"event": np.arange(tuples), "product": products, "note": ["y"] * tuples})
     spec = JoinSpec(stream.schema, (("product", "id"),), how, ("event",), ("price",) if how in ("inner", "left") else ())
     for rows_per_page in (16, rows):
         run = run_join(make, MemoryRelation(relation, "id", rows_per_page), spec, cut(stream, [tuples]))
@@ -325,8 +335,10 @@ def bounded_output(make: Make, how: How) -> None:
 
 def bounded_misses(make: Make, how: How) -> None:
     tuples = OUTPUT_ROWS + 10_000
-    data = sample(how)
-    absent, nulls = pa.array(np.full(tuples, 1_000)), pa.nulls(tuples, pa.int64())
+    data = _sample(make, how)
+    kind = _kind(make)
+    absent = pa.repeat(pa.scalar(kind.value(1_000), kind.stream), tuples)
+    nulls = pa.nulls(tuples, kind.stream)
     for keys in (absent, nulls):
         stream = pa.record_batch({"product": keys})
         spec = JoinSpec(stream.schema, (("product", "id"),), how, ("product",))
@@ -343,14 +355,15 @@ def bounded_misses(make: Make, how: How) -> None:
 
 
 def wrong_keys(make: Make, how: How) -> None:
-    data = sample(how)
-    stream = data.stream.set_column(1, "product", data.stream.column("product").cast(pa.string()))
+    data = _sample(make, how)
+    other = pa.array(range(data.stream.num_rows)) if pa.types.is_string(_kind(make).stream) else data.stream.column("note")
+    stream = data.stream.set_column(1, "product", other)
     try:
         make(_paged(data), spec_of(stream, how), Budget(ROOMY))
     except SchemaError as error:
         require("product" in str(error), f"the error does not name the column: {error}")
     else:
-        raise BrokenLaw("a string was accepted as the key of a table whose key is an integer")
+        raise BrokenLaw(f"{other.type} was accepted as the key of a table whose key is {_kind(make).relation}")
 
 
 LAWS: tuple[Law, ...] = (
@@ -385,6 +398,28 @@ LAWS: tuple[Law, ...] = (
     Law("bounded_misses", bounded_misses, "A step puts out at most OUTPUT_ROWS rows, however many match nothing."),
     Law("wrong_keys", wrong_keys, "Keys that can't be compared are refused when the join is built."),
 )  # fmt: skip
+
+
+def _kind(make: Make) -> KeyType:
+    """The type of the keys that a join is tried with: a condition may not be able to compare every type."""
+    kind: KeyType = getattr(make, "kind", KEY_TYPES[0])
+    return kind
+
+
+def _sample(make: Make, how: How, *, stream_rows: int = 120) -> Sample:
+    return sample(how, kind=_kind(make), stream_rows=stream_rows)
+
+
+def _counted(make: Make, totals: StepCounts, absent: int) -> tuple[int, int]:
+    """Tuples that were called absent, and null. A join by a condition can only say that it did not hold, and one by an
+    expression says so of nulls too; `absent` of those are then taken to be absent."""
+    if getattr(make, "condition", None) is None:
+        require(totals.condition_false == 0, f"{totals.condition_false} tuples failed a condition, and there is none")
+        return totals.absent_keys, totals.null_keys
+    require(totals.absent_keys == 0, f"{totals.absent_keys} keys were called absent, and nobody looked for a key")
+    if getattr(make, "sees_nulls", True):
+        return totals.condition_false, totals.null_keys
+    return min(absent, totals.condition_false), totals.condition_false - min(absent, totals.condition_false)
 
 
 def _paged(data: Sample, rows_per_page: int = 4) -> MemoryRelation:
@@ -441,10 +476,11 @@ def _retried(make: Make, relation: FailingRelation, data: Sample) -> tuple[Run, 
     return run, errors, True
 
 
-def _no_false_miss(run: Run, wanted: pa.Table, data: Sample) -> None:
+def _no_false_miss(make: Make, run: Run, wanted: pa.Table, data: Sample) -> None:
     """All that came out is right, and no more tuples were called absent than are."""
     wrong = same_rows(run.numbered, wanted).only_left
     require(not wrong, f"after a failed read rows came out that are not in the reference: {wrong}")
     keys = set(comparable_keys(data.relation, ["id"]))
     absent = sum(key is not None and key not in keys for key in comparable_keys(data.stream, ["product"]))
-    require(run.totals.absent_keys <= absent, f"{run.totals.absent_keys} keys were called absent; {absent} are")
+    called = _counted(make, run.totals, absent)[0]
+    require(called <= absent, f"{called} keys were called absent; {absent} are")

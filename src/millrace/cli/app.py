@@ -149,6 +149,21 @@ def inspect(
         raise typer.Exit(1)
 
 
+@app.command()
+def laws(
+    algorithm: Annotated[list[str] | None, typer.Option(help="Only this algorithm; may be given several times.")] = None,
+    condition: Annotated[list[str] | None, typer.Option(help="Only equality, between, near, similar or expr.")] = None,
+    law: Annotated[list[str] | None, typer.Option(help="Only this law.")] = None,
+    how: Annotated[list[str] | None, typer.Option(help="Only inner, left, semi or anti.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Try the laws that every join must keep: laws x algorithms x conditions x how. Exit code 1 if one is broken."""
+    from millrace.cli.laws import run_laws
+
+    if not run_laws(algorithm or [], condition or [], law or [], how or [], as_json=json_output, console=Console()):
+        raise typer.Exit(1)
+
+
 def _mount_bench() -> None:
     """`bench` is there when its parts are; otherwise the command says what is missing."""
     try:

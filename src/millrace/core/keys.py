@@ -158,10 +158,11 @@ def _column_codes(column: pa.Array, own: pa.DataType, valid: BoolArray) -> Int64
         return column.cast(pa.int8()).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     if group in ("timestamp", "timestamp_ntz", "duration") and column.type.unit != own.unit:
         column = _with_unit(column, own.unit, valid)
-    return _integers(column)
+    return integers(column)
 
 
-def _integers(column: pa.Array) -> Int64Array:
+def integers(column: pa.Array) -> Int64Array:
+    """Integers, dates and times as they are stored; 0 where there is none."""
     if column.type.bit_width == 64:
         column = column.view(pa.int64())
     else:
@@ -186,8 +187,7 @@ def _with_unit(column: pa.Array, unit: str, valid: BoolArray) -> pa.Array:
 def _decimal_codes(column: pa.Array, own: pa.DataType, valid: BoolArray) -> Int64Array:
     """Unscaled values at the scale of `own`; a value with more digits than `own` can hold matches nothing."""
     column = _rescaled(column, own, valid)
-    words = np.frombuffer(column.buffers()[1], np.int64, len(column) * 2, column.offset * 16)
-    low, high = words[0::2], words[1::2]
+    low, high = decimal_words(column)
     if own.precision > 18:
         codes = high.copy()
         combine(codes, np.ascontiguousarray(low))
@@ -197,6 +197,12 @@ def _decimal_codes(column: pa.Array, own: pa.DataType, valid: BoolArray) -> Int6
     if column.null_count:
         codes[column.is_null().to_numpy(zero_copy_only=False)] = 0
     return codes
+
+
+def decimal_words(column: pa.Array) -> tuple[Int64Array, Int64Array]:
+    """Lower and upper 64 bits of the digits of decimals; anything where there is none."""
+    words = np.frombuffer(column.buffers()[1], np.int64, len(column) * 2, column.offset * 16)
+    return words[0::2], words[1::2]
 
 
 def _rescaled(column: pa.Array, own: pa.DataType, valid: BoolArray) -> pa.Array:

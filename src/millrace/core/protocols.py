@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from millrace.core.conditions import Condition
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.core.step import Int64Array, Step
@@ -95,7 +96,8 @@ class JoinSpec:
     """What to join and what to put out.
 
     `on` pairs stream columns with the relation's key columns, in the order of the relation's key. `carry` names the stream
-    columns of the output, `columns` the relation's; semi and anti joins have no relation columns.
+    columns of the output, `columns` the relation's; semi and anti joins have no relation columns. With a `condition`,
+    `on` is empty.
     """
 
     stream_schema: pa.Schema
@@ -103,12 +105,13 @@ class JoinSpec:
     how: How = "inner"
     carry: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    condition: Condition | None = None  # instead of `on`
 
     def __post_init__(self) -> None:
         if self.how not in HOWS:
             raise ParameterError(f"how must be one of {', '.join(HOWS)}; got {self.how!r}")
-        if not self.on:
-            raise ParameterError("on must name at least one key column")
+        if bool(self.on) == (self.condition is not None):
+            raise ParameterError("give the key columns that must be equal, at least one, or a condition")
         for name in [pair[0] for pair in self.on] + list(self.carry):
             if name not in self.stream_schema.names:
                 raise SchemaError(f"the stream has no column {name!r}; it has {', '.join(self.stream_schema.names)}")
@@ -117,12 +120,15 @@ class JoinSpec:
 
     def check_against(self, relation: Relation) -> None:
         """Every column that is named exists in the relation, and the keys can be compared."""
-        if tuple(pair[1] for pair in self.on) != relation.key:
+        if self.condition is not None:
+            self.condition.check(self.stream_schema, relation.schema)
+        elif tuple(pair[1] for pair in self.on) != relation.key:
             raise SchemaError(f"on must name the table's key columns {list(relation.key)} in that order; got {list(self.on)}")
         for name in self.columns:
             if name not in relation.schema.names:
                 raise SchemaError(f"the table has no column {name!r}; it has {', '.join(relation.schema.names)}")
-        relation.codec.check([(name, self.stream_schema.field(name).type) for name, _ in self.on])
+        if self.condition is None:
+            relation.codec.check([(name, self.stream_schema.field(name).type) for name, _ in self.on])
 
     def output_schema(self, relation: Relation) -> pa.Schema:
         fields = [self.stream_schema.field(name) for name in self.carry]

@@ -34,7 +34,7 @@ class Emitter:
         self._sequences: list[Int64Array] = []
         self._entered: list[Int64Array] = []
         self._left: list[Int64Array] = []
-        self._matches = self._removed = self._matched = self._absent = self._nulls = 0
+        self._matches = self._removed = self._matched = self._alone = self._nulls = 0
 
     @property
     def room(self) -> int:
@@ -50,10 +50,10 @@ class Emitter:
         self._leave(impossible, null=False)
 
     def pairs(self, run: PageRun, slots: Int64Array, rows: Int64Array) -> None:
-        """Tuple `slots[i]` met row `rows[i]` of the run: their codes are equal."""
+        """Tuple `slots[i]` met row `rows[i]` of the run: the condition holds, or their codes are equal."""
         if len(slots) == 0:
             return
-        if not self._relation.codec.exact:
+        if self._spec.condition is None and not self._relation.codec.exact:
             slots, rows = self._verified(run, slots, rows)
         self._matches += len(slots)
         if self._spec.how == "semi":
@@ -70,15 +70,16 @@ class Emitter:
     def finish(self, counts: StepCounts) -> Step:
         """The step: what the join itself counted, plus what was collected here."""
         window = self._window
+        reason = "absent_keys" if self._spec.condition is None else "condition_false"
         counts += StepCounts(
             tuples_in=window.arrived, matches=self._matches, removed=self._removed, matched=self._matched,
-            absent_keys=self._absent, null_keys=self._nulls,
+            null_keys=self._nulls, **{reason: self._alone},
         )  # fmt: skip
         step = Step(counts, self._output(), _joined(self._sequences), _joined(self._entered), _joined(self._left))
         window.arrived = 0
         window.steps += 1
         self._outputs, self._sequences, self._entered, self._left = [], [], [], []
-        self._matches = self._removed = self._matched = self._absent = self._nulls = 0
+        self._matches = self._removed = self._matched = self._alone = self._nulls = 0
         return step
 
     def _leave(self, slots: Int64Array, *, null: bool) -> None:
@@ -97,7 +98,7 @@ class Emitter:
         if null:
             self._nulls += len(lonely)
         else:
-            self._absent += len(lonely)
+            self._alone += len(lonely)
         self._entered.append(window.entered[slots])
         self._left.append(window.sequence[slots])
         window.release(slots)

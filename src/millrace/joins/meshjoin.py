@@ -17,7 +17,7 @@ Memory, for R of 8 pages and b = 2, so 4 chunks:
                                    ^ probed with every row
                          disk buffer [ p4 p5 ]  <-- scan of R:  p0 p1 | p2 p3 | p4 p5 | p6 p7 | p0 p1 ...
 
-Needs nothing of R: no index, no order. Serves equality; the paper's other conditions are not built.
+Needs nothing of R: no index, no order. Serves every condition: see `matching`.
 
 Differs from the paper:
     - A chunk leaves at the end of the step that completes its pass, not at the start of the next (the paper's lines
@@ -36,8 +36,8 @@ import numpy as np
 
 from millrace.core.budget import Budget
 from millrace.core.protocols import JoinSpec, Relation
-from millrace.joins.scan import SLOT_BYTES, ScanJoin, buffer_choices, scan_bytes
-from millrace.joins.sizing import MAX_SLOTS, Prices, Sizing, check_at_least_one, check_budget, code_bytes_per_page
+from millrace.joins.scan import ScanJoin, buffer_choices, scan_bytes, scan_prices
+from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget
 
 # What could be read in the time that it takes to start a read; stands in for a measured c_IO.
 _SEEK_BYTES = 128 * 1024
@@ -81,11 +81,11 @@ def _plan(
     """
     check_at_least_one("buffer_pages", buffer_pages)
     check_at_least_one("tuples_per_step", tuples_per_step)
-    prices = Prices.of(relation, spec, SLOT_BYTES, code_bytes_per_page(relation))
+    prices = scan_prices(relation, spec, budget)
     pages = max(1, relation.pages)
     b = buffer_choices(pages, buffer_pages)
     chunks = -(-pages // b)
-    fixed = b * prices.page_bytes + scan_bytes(relation, chunks + 1)
+    fixed = b * prices.page_bytes + scan_bytes(relation, spec, budget, chunks + 1)
     least = fixed + chunks * (tuples_per_step or 1) * prices.slot_bytes + prices.least_output_bytes
     check_budget(budget, int(least.min()))
     output_rows = prices.output_rows(budget.free_bytes - int(least.min()))

@@ -18,7 +18,7 @@ Memory:
                                             ^ probed with every row
                                   disk buffer [ b pages ]  <-- scan of R
 
-Needs nothing of R: no index, no order. Serves equality.
+Needs nothing of R: no index, no order. Serves every condition: see `matching`.
 
 Differs from what we know of the paper:
     - b is chosen by the cost of a seek against the cost of memory, from `costs`; the paper's own rule is not known to us.
@@ -30,8 +30,9 @@ from __future__ import annotations
 from millrace.core.budget import Budget
 from millrace.core.protocols import JoinSpec, Relation
 from millrace.core.unitcosts import UnitCosts
-from millrace.joins.scan import SLOT_BYTES, ScanJoin, buffer_choices, scan_bytes
-from millrace.joins.sizing import MAX_SLOTS, Prices, Sizing, check_at_least_one, check_budget, code_bytes_per_page
+from millrace.joins.matching.matcher import matcher_bytes
+from millrace.joins.scan import ScanJoin, buffer_choices, scan_bytes, scan_prices
+from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget
 
 
 class RMeshJoin(ScanJoin):
@@ -64,7 +65,7 @@ class RMeshJoin(ScanJoin):
         check_at_least_one("tuples_per_step", tuples_per_step)
         if buffer_pages is not None:
             page_bytes = 0 if self._relation.resident else self._relation.page_bytes
-            code_bytes = code_bytes_per_page(self._relation)
+            code_bytes = matcher_bytes(self._relation, self._spec, self._budget.memory_bytes).per_page
             self._budget.reserve_all({"disk buffer": buffer_pages * page_bytes, "page codes": buffer_pages * code_bytes})
             self.buffer_pages = buffer_pages
         if tuples_per_step is not None:
@@ -74,10 +75,10 @@ class RMeshJoin(ScanJoin):
 def _plan(relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, costs: UnitCosts) -> tuple[Sizing, int]:
     """The b with the highest rate: h tuples leave in a lap, which takes N_R/b seeks and the reading of N_R pages."""
     check_at_least_one("buffer_pages", buffer_pages)
-    prices = Prices.of(relation, spec, SLOT_BYTES, code_bytes_per_page(relation))
+    prices = scan_prices(relation, spec, budget)
     b = buffer_choices(relation.pages, buffer_pages)
     chunks = 2 * -(-max(1, relation.pages) // b) + 8  # twice what one b makes: another b cuts reads elsewhere
-    fixed = b * prices.page_bytes + scan_bytes(relation, chunks)
+    fixed = b * prices.page_bytes + scan_bytes(relation, spec, budget, chunks)
     least = fixed + prices.slot_bytes + prices.least_output_bytes
     check_budget(budget, int(least.min()))
     output_rows = prices.output_rows(budget.free_bytes - int(least.min()))

@@ -22,13 +22,12 @@ from millrace.core.budget import Budget
 from millrace.core.protocols import JoinSpec, PageRun, Relation, Zones
 from millrace.core.step import Int64Array, Step, StepCounts
 from millrace.joins.emit import Emitter
+from millrace.joins.matching.matcher import make_matcher, matcher_bytes
 from millrace.joins.reading import Reader
-from millrace.joins.sizing import Sizing, code_bytes_per_page, reserve
-from millrace.structures.hashtable import START, Cursor, HashTable
+from millrace.joins.sizing import Prices, Sizing, reserve
 from millrace.structures.queue import Ring
 from millrace.structures.window import Window, Windowed
 
-SLOT_BYTES = HashTable.bytes_per_slot + Ring.bytes_per_slot
 _CHUNK_BYTES = 16  # stamp and size
 _LAP = 1 << 32  # in stamps: more pages than a relation has
 
@@ -42,24 +41,29 @@ class ScanJoin(Windowed):
         self.buffer_pages = sizing.buffer_pages
         self.tuples_per_step = tuples_per_step
         self.pending = 0
-        reserve(relation, spec, budget, sizing, code_bytes_per_page(relation))
+        reserve(relation, spec, budget, sizing, matcher_bytes(relation, spec, budget.memory_bytes).per_page)
         self._relation = relation
+        self._spec = spec
         self._budget = budget
         self._window = Window(relation, spec, budget, sizing.capacity)
-        self._table = HashTable(sizing.capacity, budget)
+        self._matcher = make_matcher(relation, spec, self._window, budget)
+        self._window.encode = self._matcher.encode
         self._queue = Ring(sizing.capacity, budget)
         self._chunks = _Chunks(chunks, budget)
-        self._zones = _WaitingZones(relation, budget)
+        self._zones = _WaitingZones(relation, spec, budget)
         self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
         self._reader = Reader(relation)
         self._inbox: list[Int64Array] = []
         self._taken = 0  # tuples of S since the last read
         self._lap = 0
         self._page = 0  # the next to read
-        self._run: PageRun | None = None  # pages not yet probed to their end
-        self._codes = np.zeros(0, np.int64)
-        self._cursor: Cursor = START
+        self._run: PageRun | None = None  # pages whose pairs are not all put out
         self._probes = 0  # since the last step
+
+    @property
+    def reversed_ranges(self) -> int:
+        """Rows of the relation seen so far whose range ends before it begins, and so holds nothing."""
+        return self._matcher.reversed_ranges
 
     def offer(self, batch: pa.RecordBatch) -> int:
         """Take tuples for the next read."""
@@ -90,7 +94,7 @@ class ScanJoin(Windowed):
         if self._relation.pages == 0:
             self._emitter.leave(slots)
             return
-        self._table.add(self._window.code[slots], slots)
+        self._matcher.enter(slots)
         self._queue.append(slots)
         self._chunks.add(self._now, len(slots))
         self._zones.enter(self._window.code[slots])
@@ -103,8 +107,8 @@ class ScanJoin(Windowed):
                 end = self._zones.next_unwanted(first, min(first + self.buffer_pages, stop))
                 self._page = first
                 self._run = self._reader.read(first, end - first)
-                self._codes, self._cursor = self._run.codes, START
-                self._probes += len(self._codes)
+                self._matcher.begin(self._run)
+                self._probes += self._run.rows
 
     @property
     def _now(self) -> int:
@@ -118,12 +122,11 @@ class ScanJoin(Windowed):
         return end if oldest is None else min(end, oldest + _LAP - self._lap * _LAP)
 
     def _probe(self, run: PageRun) -> None:
-        slots, rows, cursor = self._table.probe(self._codes, self._cursor, self._emitter.room)
+        slots, rows, all_found = self._matcher.next(self._emitter.room)
         self._emitter.pairs(run, slots, rows)
-        if cursor is not None:
-            self._cursor = cursor
+        if not all_found:
             return
-        self._run, self._codes = None, np.zeros(0, np.int64)
+        self._run = None
         self._move_to(self._page + len(run.pages))
 
     def _move_to(self, page: int) -> None:
@@ -132,7 +135,7 @@ class ScanJoin(Windowed):
         if page >= self._relation.pages:
             self._lap, self._page = self._lap + 1, 0
         done = self._queue.take(self._chunks.take(self._now - _LAP))
-        self._table.remove(done)
+        self._matcher.leave(done)
         self._zones.leave(self._window.code[done])
         self._emitter.leave(done)
 
@@ -140,14 +143,14 @@ class ScanJoin(Windowed):
 class _WaitingZones:
     """How many tuples wait for a page of each zone; without zones, somebody waits for every page."""
 
-    def __init__(self, relation: Relation, budget: Budget) -> None:
-        self._zones: Zones | None = getattr(relation, "zones", None)
+    def __init__(self, relation: Relation, spec: JoinSpec, budget: Budget) -> None:
+        self._zones = _zones(relation, spec)
         count = len(self._zones.lows) if self._zones is not None else 0
         self._waiting = budget.array("waiting zones", count, np.int64)
 
     @staticmethod
-    def bytes_of(relation: Relation) -> int:
-        zones: Zones | None = getattr(relation, "zones", None)
+    def bytes_of(relation: Relation, spec: JoinSpec) -> int:
+        zones = _zones(relation, spec)
         return 8 * len(zones.lows) if zones is not None else 0
 
     def enter(self, codes: Int64Array) -> None:
@@ -212,9 +215,25 @@ class _Chunks:
         return tuples
 
 
-def scan_bytes(relation: Relation, chunks: Int64Array) -> Int64Array:
+def _zones(relation: Relation, spec: JoinSpec) -> Zones | None:
+    """Zones are of keys: with another condition, somebody waits for every page."""
+    return getattr(relation, "zones", None) if spec.condition is None else None
+
+
+def scan_prices(relation: Relation, spec: JoinSpec, budget: Budget) -> Prices:
+    """What a slot, a page and a row of the output take."""
+    spec.check_against(relation)
+    matcher = matcher_bytes(relation, spec, budget.memory_bytes)
+    return Prices.of(relation, spec, matcher.per_slot + Ring.bytes_per_slot, matcher.per_page)
+
+
+def scan_bytes(relation: Relation, spec: JoinSpec, budget: Budget, chunks: Int64Array) -> Int64Array:
     """What a scan takes beside the window, the disk buffer and the output, for so many chunks."""
-    return chunks * _CHUNK_BYTES + _WaitingZones.bytes_of(relation)
+    return (
+        chunks * _CHUNK_BYTES
+        + _WaitingZones.bytes_of(relation, spec)
+        + matcher_bytes(relation, spec, budget.memory_bytes).fixed
+    )
 
 
 def buffer_choices(pages: int, wanted: int | None) -> Int64Array:

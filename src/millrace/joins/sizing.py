@@ -93,9 +93,13 @@ def plan_window(
     return Sizing(min(left // prices.slot_bytes, max_slots, MAX_SLOTS), pages, output_rows)
 
 
+def rows_per_page(relation: Relation) -> int:
+    return -(-relation.rows // max(1, relation.pages))
+
+
 def code_bytes_per_page(relation: Relation) -> int:
     """Bytes of the key codes of one page, which joins that probe with every row of a page copy out."""
-    return 8 * -(-relation.rows // max(1, relation.pages))
+    return 8 * rows_per_page(relation)
 
 
 def reserve(relation: Relation, spec: JoinSpec, budget: Budget, sizing: Sizing, extra_bytes_per_page: int = 0) -> None:
@@ -128,7 +132,11 @@ def _output_row_bytes(relation: Relation, spec: JoinSpec) -> int:
     """Bytes of one output row while a step builds it: parts and whole exist side by side for a moment."""
     carried = row_bytes(pa.schema([spec.stream_schema.field(name) for name in spec.carry]))
     found = _relation_bytes(relation, spec.columns)
-    compared = 0 if relation.codec.exact else 2 * _relation_bytes(relation, relation.key)
+    if spec.condition is not None:
+        keys = tuple(theirs for _, theirs in spec.condition.on)
+    else:
+        keys = () if relation.codec.exact else relation.key
+    compared = 2 * _relation_bytes(relation, keys)
     return _PAIR_BYTES + 2 * (carried + found) + compared
 
 

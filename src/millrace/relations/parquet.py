@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.core.errors import DamagedTableError, ParameterError, SchemaError, TableError
-from millrace.core.keys import KeyCodec
+from millrace.core.keys import Codes, KeyCodec
 from millrace.core.protocols import Zones
 from millrace.core.step import Int64Array
 
@@ -74,7 +74,7 @@ class ParquetRun:
 
     def __init__(self, relation: ParquetRelation, first: int, count: int, batch: pa.RecordBatch) -> None:
         self.pages = np.arange(first, first + count)
-        encoded = relation.codec.encode([batch.column(name) for name in relation.key])
+        encoded = relation.encode(batch)
         if encoded.nulls.any():  # a null key never matches: such rows are not part of the relation
             kept = np.flatnonzero(~encoded.nulls)
             batch = batch.take(pa.array(kept))
@@ -96,7 +96,8 @@ class ParquetRun:
 
 
 class ParquetRelation:
-    """Files scanned in place. `schema` gives the columns to read and the types they are to have."""
+    """Files scanned in place. `schema` gives the columns to read and the types they are to have. A relation that is joined by a
+    condition needs no key."""
 
     resident = False
 
@@ -120,6 +121,7 @@ class ParquetRelation:
         self._rows_per_page = rows_per_page
         self._groups: list[tuple[int, int, int]] = []  # (file, row group, first page)
         self.rows = self.pages = 0
+        longest = 0  # rows of a row group
         for number, source in enumerate(self._files):
             metadata = self._open(source).metadata
             for group in range(metadata.num_row_groups):
@@ -128,11 +130,18 @@ class ParquetRelation:
                     self._groups.append((number, group, self.pages))
                     self.pages += -(-rows // rows_per_page)
                     self.rows += rows
+                    longest = max(longest, rows)
         self._starts = [start for _, _, start in self._groups]
-        self.page_bytes = self._measure()
+        self.page_bytes = self._measure(min(longest, rows_per_page))
         self.reads = self.bytes_read = 0
         self._position = -1
         self._stream: Iterator[pa.RecordBatch] | None = None
+
+    def encode(self, batch: pa.RecordBatch) -> Codes:
+        """Codes of rows; where there is no key, all are 0 and every row is part of the relation."""
+        if self.key:
+            return self.codec.encode([batch.column(name) for name in self.key])
+        return Codes(np.zeros(batch.num_rows, np.int64), *np.array([[True], [False]]).repeat(batch.num_rows, 1))
 
     def read(self, first: int, count: int) -> ParquetRun:
         if first < 0 or count < 1 or first + count > self.pages:
@@ -238,12 +247,12 @@ class ParquetRelation:
     def _changed(self, source: ParquetSource) -> TableError:
         return TableError(f"{source.path} was replaced since the query was planned; start the query again")
 
-    def _measure(self) -> int:
-        """Bytes of a decoded page: of the first page of the files with the most bytes, with half as much again for others."""
+    def _measure(self, rows: int) -> int:
+        """Bytes of a decoded page of so many rows: of the first pages of some row groups, and half as much again."""
         largest = 1
         for number, group, _ in self._groups[:: max(1, len(self._groups) // 4)][:4]:
             batch = self._fitted(next(self._batches(self._files[number], group)), self._files[number])
-            largest = max(largest, batch.nbytes * self._rows_per_page // max(1, batch.num_rows))
+            largest = max(largest, batch.nbytes * rows // max(1, batch.num_rows))
         return largest * 3 // 2
 
 

@@ -22,8 +22,9 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from millrace.catalog import algorithm, make_join
+from millrace.catalog import algorithm, check_condition, make_join
 from millrace.core.budget import Budget, format_bytes, parse_bytes
+from millrace.core.conditions import Condition, Expr, Pairs, key_pairs
 from millrace.core.errors import BudgetError, ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.core.protocols import HOWS, How, Relation
@@ -39,8 +40,7 @@ from millrace.spark.task import EnrichTask, OnePass, Shape, in_place, plan_group
 
 _numbers = itertools.count(1)
 
-On = str | Sequence[Any] | Mapping[str, str]
-Pairs = tuple[tuple[str, str], ...]
+On = str | Sequence[Any] | Mapping[str, str] | Condition
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def enrich(
     """Join `stream` with `table` and return the result as a DataFrame.
 
     table       a `MasterTable`, a `ParquetTable`, or several as a list of `Lookup`: all of them in one trip to Python
-    on          a column of both sides, a list of them, a pair (stream column, table column), or a dict stream -> table
+    on          a column of both sides, a list of them, a pair (stream column, table column), a dict stream -> table, or a
+                condition: mr.between, mr.near, mr.similar, mr.expr
     how         inner, left, semi (rows whose key is in the table) or anti (rows whose key is not)
     columns     table columns to add; a dict gives them new names. Default: all, but a key of the same name only once
     memory      bytes that one task may use, such as "256m"; several tables share it
@@ -106,7 +107,8 @@ class _Call:
     """An `enrich` call, checked."""
 
     table: PlannedTable
-    on: tuple[tuple[str, str], ...]
+    on: Pairs  # nothing, with a condition
+    condition: Condition | None
     how: How
     columns: dict[str, str]  # table column -> name in the output
     key_types: tuple[pa.DataType, ...]
@@ -118,23 +120,31 @@ class _Call:
 
     @staticmethod
     def of(stream: DataFrame, lookup: Lookup, memory_bytes: int, strategy: str, read: str, ordered: bool) -> _Call:
-        on, how = _pairs(lookup.on), cast(How, lookup.how)
+        how = cast(How, lookup.how)
         if how not in HOWS:
             raise ParameterError(f"how must be one of {', '.join(HOWS)}; got {how!r}")
-        table = _planned(stream, lookup.table, on, read)
+        condition = lookup.on if isinstance(lookup.on, Condition) else None
         sensitive = case_sensitive(stream)
-        pairs = _in_key_order([(mine, _spelled(theirs, table.key, sensitive)) for mine, theirs in on], table.key)
+        if condition is None:
+            on = key_pairs(lookup.on)
+            table = _planned(stream, lookup.table, tuple(theirs for _, theirs in on), read)
+            pairs = _in_key_order([(mine, _spelled(theirs, table.key, sensitive)) for mine, theirs in on], table.key)
+        else:
+            table = _planned(stream, lookup.table, (), read)
+            pairs = condition.on
         fields = [column_field(stream, mine, "stream") for mine, _ in pairs]
         check_key_types(fields)
+        pairs = tuple((field.name, theirs) for field, (_, theirs) in zip(fields, pairs, strict=True))
         call = _Call(
             table=table,
-            on=tuple((field.name, theirs) for field, (_, theirs) in zip(fields, pairs, strict=True)),
+            on=pairs if condition is None else (),
+            condition=condition,
             how=how,
             columns=_columns(lookup.columns, table.schema, pairs, how, sensitive),
             key_types=tuple(arrow_type(field.name, field.dataType) for field in fields),
             memory_bytes=memory_bytes,
-            strategy=table.strategy if strategy == "auto" else algorithm(strategy).name,
-            shape="flag" if how in ("semi", "anti") else "row" if table.unique else "array" if table.few else "rows",
+            strategy=_strategy(strategy, table, condition),
+            shape=_shape(how, table, condition),
             ordered=ordered,
             label=f"{PREFIX}{lookup.name or table.name}#{next(_numbers)}",
         )
@@ -146,20 +156,23 @@ class _Call:
             kinds = [arrow_type(field.name, field.dataType) for field in stream.schema]
             schema = pa.schema([pa.field(f"s{i}", kind) for i, kind in enumerate(kinds)])
             on = tuple((f"s{stream.columns.index(mine)}", theirs) for mine, theirs in self.on)
+            condition = self.condition and _placed(self.condition, stream)
         else:
+            condition = None
             schema = pa.schema([pa.field(f"k{i}", kind) for i, kind in enumerate(self.key_types)])
             on = tuple((f"k{i}", theirs) for i, (_, theirs) in enumerate(self.on))
         return EnrichTask(
             self.table, schema, on, self.how, tuple(self.columns), self.shape, self.memory_bytes, self.strategy, counters,
-            self.ordered,
+            self.ordered, condition,
         )  # fmt: skip
 
     def try_out(self, task: EnrichTask) -> None:
         """Make the join once, here: keys that can't be compared, a budget that is too small, damage to the index."""
-        KeyCodec(tuple(self.table.schema.field(name).type for name in self.table.key)).check(
-            [(mine, kind) for (mine, _), kind in zip(self.on, self.key_types, strict=True)]
-        )
-        relation = self.table.open(now_us(), tuple(self.columns))
+        if self.condition is None:
+            KeyCodec(tuple(self.table.schema.field(name).type for name in self.table.key)).check(
+                [(mine, kind) for (mine, _), kind in zip(self.on, self.key_types, strict=True)]
+            )
+        relation = self.table.open(now_us(), task.table_columns)
         needed = self.memory_bytes
         while (more := self._lacking(relation, task, needed)) is not None:
             needed = max(more, needed + needed // 32)  # with more memory in all, more goes into putting rows in order
@@ -263,29 +276,36 @@ def _lookups(table: Any, on: On | None, how: str, columns: Any, name: str | None
     return [replace(one, how=one.how or how, name=one.name or name) for one in table]
 
 
-def _planned(stream: DataFrame, table: Any, on: Pairs, read: str) -> PlannedTable:
+def _planned(stream: DataFrame, table: Any, key: tuple[str, ...], read: str) -> PlannedTable:
     if isinstance(table, MasterTable):
         return table.planned(stream, read)
     if isinstance(table, ParquetTable):
-        return table.planned(stream, tuple(theirs for _, theirs in on))
+        return table.planned(stream, key)
     raise ParameterError(f"the table must be a MasterTable or a ParquetTable; got {type(table).__name__}")
 
 
-def _pairs(on: On) -> Pairs:
-    """`on` as (stream column, table column) pairs."""
-    if isinstance(on, str):
-        return ((on, on),)
-    if isinstance(on, Mapping):
-        pairs = list(on.items())
-    elif isinstance(on, tuple) and len(on) == 2 and all(isinstance(part, str) for part in on):
-        pairs = [on]
-    elif isinstance(on, Sequence):
-        pairs = [(part, part) if isinstance(part, str) else tuple(part) if isinstance(part, Sequence) else () for part in on]
-    else:
-        pairs = []
-    if not pairs or any([type(part) for part in pair] != [str, str] for pair in pairs):
-        raise ParameterError(f"on must be a column, a list, a pair or a dict of stream -> table columns; got {on!r}")
-    return tuple((mine, theirs) for mine, theirs in pairs)
+def _strategy(wanted: str, table: PlannedTable, condition: Condition | None) -> str:
+    """The join by its name. With a condition the table is scanned, and R-MESHJOIN does that in one pass for a whole group."""
+    row = algorithm((table.strategy if condition is None else "rmeshjoin") if wanted == "auto" else wanted)
+    check_condition(row, "equality" if condition is None else condition.kind)
+    return row.name
+
+
+def _shape(how: str, table: PlannedTable, condition: Condition | None) -> Shape:
+    if condition is not None:
+        return "rows"
+    return "flag" if how in ("semi", "anti") else "row" if table.unique else "array" if table.few else "rows"
+
+
+def _placed(condition: Condition, stream: DataFrame) -> Condition:
+    """The condition over columns that are named by their places, as they travel."""
+    if isinstance(condition, Expr):
+        return condition.renamed(tuple((name, f"s{i}") for i, name in enumerate(stream.columns)))
+    names = {}
+    for mine in condition.stream_columns(pa.schema([])):
+        field = column_field(stream, mine, "stream")
+        names[mine] = f"s{stream.columns.index(field.name)}"
+    return condition.renamed(names)
 
 
 def _spelled(name: str, names: Sequence[str], sensitive: bool) -> str:

@@ -45,7 +45,7 @@ def _open(
     key: tuple[str, ...],
 ) -> ParquetRelation:
     """For a task: the files that were known when the query was planned, and those that came before the batch."""
-    wanted = pa.schema([field for field in schema if field.name in key or field.name in columns])
+    wanted = pa.schema([field for field in schema if field.name in key or field.name in columns] or [schema.field(0)])
     names = {source.path for source in known}
     added = [source for source in list_files(path) if source.path not in names]
     before = [source for source in added if source.here_since_ns <= timestamp_us * 1000]

@@ -36,6 +36,7 @@ class BatchReport:
     read_seconds: float
     memory_bytes: int  # the most of its budget that a task used
     table_versions: tuple[int, ...]
+    reversed_ranges: int  # rows of the table that a task met whose range ends before it begins
 
     @property
     def rows_in(self) -> int:
@@ -89,4 +90,5 @@ def _report(name: str, batch_id: int | None, texts: Iterable[str]) -> BatchRepor
         read_seconds=sum(group.get("read_seconds", 0.0) for group in groups),
         memory_bytes=max((group["memory_bytes"] for group in groups), default=0),
         table_versions=tuple(sorted({group["table_version"] for group in groups})),
+        reversed_ranges=max((group["reversed_ranges"] for group in groups), default=0),
     )

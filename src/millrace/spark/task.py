@@ -14,6 +14,7 @@ import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 
 from millrace.catalog import make_join
 from millrace.core.budget import Budget
+from millrace.core.conditions import Condition
 from millrace.core.errors import SchemaError, TableVersionError
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import How, JoinSpec, Relation
@@ -66,12 +68,20 @@ class EnrichTask:
     strategy: str
     counters: TaskCounters | None = None  # where the counts of the task go; None: into the rows themselves
     ordered: bool = False  # rows come in stream order; all shapes but `rows` do anyway
+    condition: Condition | None = None  # instead of `on`; always `rows`
 
     def spec(self) -> JoinSpec:
         if self.shape == "rows":
-            return JoinSpec(self.stream_schema, self.on, self.how, tuple(self.stream_schema.names), self.columns)
+            carried = tuple(self.stream_schema.names)
+            return JoinSpec(self.stream_schema, self.on, self.how, carried, self.columns, self.condition)
         how: How = "semi" if self.shape == "flag" else "inner"
         return JoinSpec(self.stream_schema, self.on, how, (), self.columns)
+
+    @property
+    def table_columns(self) -> tuple[str, ...]:
+        """Columns that are put out or compared, beside the key."""
+        compared = self.condition.table_columns(self.table.schema) if self.condition is not None else ()
+        return tuple(dict.fromkeys((*self.columns, *compared)))
 
     @property
     def flagged(self) -> bool:
@@ -85,7 +95,7 @@ class EnrichTask:
 
     def check(self, relation: Relation) -> None:
         """The version that this batch sees still is what the query was planned for."""
-        for name in (*self.columns, *self.table.key):
+        for name in (*self.table_columns, *self.table.key):
             kind = self.table.schema.field(name).type
             if name not in relation.schema.names or relation.schema.field(name).type != kind:
                 raise SchemaError(
@@ -176,7 +186,7 @@ class TaskHost:
 
     def __init__(self, task: EnrichTask, timestamp_us: int) -> None:
         self._task = task
-        self._relation = task.table.open(timestamp_us, task.columns)
+        self._relation = task.table.open(timestamp_us, task.table_columns)
         task.check(self._relation)
         self._budget = Budget(task.memory_bytes // task.shares)
         self._spec = task.spec()
@@ -184,9 +194,10 @@ class TaskHost:
         self._in_place = in_place(self._relation, task)
         self.at_once = self._in_place is not None
         if not self.at_once:
-            self._join = make_join(task.strategy, self._relation, self._spec, self._budget, **self._parameters())
+            self._join = made = make_join(task.strategy, self._relation, self._spec, self._budget, **self._parameters())
+            self._reversed_ranges = partial(getattr, made, "reversed_ranges", 0)
             if task.shares > 1:
-                self._join = Ordered(self._join, task.memory_bytes // task.shares)
+                self._join = Ordered(made, task.memory_bytes // task.shares)
         self._ledger = Ledger()
         self._reported = Ledger().totals
         self._base = 0
@@ -242,6 +253,7 @@ class TaskHost:
             "memory_bytes": self._budget.peak_bytes,
             "table_version": version.number if version is not None else 0,
             "strategy": self._task.strategy,
+            "reversed_ranges": 0 if self.at_once else self._reversed_ranges(),
         }
         self._groups = 0
         take = getattr(self._relation, "take_io_counts", None)

@@ -12,11 +12,15 @@ How tuples are found again (hash table, queue, buckets by page) is the business 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError
+from millrace.core.keys import Codes
 from millrace.core.protocols import JoinSpec, Relation
 from millrace.core.step import Int64Array
 from millrace.structures.rows import RowStore, type_bytes
@@ -31,10 +35,8 @@ class Window:
         self.capacity = capacity
         self.pending = 0
         self.steps = 0
-        self._relation = relation
-        self._spec = spec
         self._budget = budget
-        self._stream_keys = [name for name, _ in spec.on]
+        self.encode: Callable[[pa.RecordBatch], Codes] = partial(_key_codes, relation, [name for name, _ in spec.on])
         self.code = budget.array("window codes", capacity, np.int64)
         self.sequence = budget.array("window sequence", capacity, np.int64)
         self.entered = budget.array("window entry steps", capacity, np.int64)
@@ -71,7 +73,7 @@ class Window:
         if count == 0:
             return 0, np.zeros(0, np.int64)
         batch = batch.slice(0, count)
-        encoded = self._relation.codec.encode([batch.column(name) for name in self._stream_keys])
+        encoded = self.encode(batch)
         slots = self._free[self.free_slots - count : self.free_slots][::-1].astype(np.int64)
         self.code[slots] = encoded.codes
         self.sequence[slots] = np.arange(self._offered, self._offered + count)
@@ -143,11 +145,21 @@ class Windowed:
 
 
 def _kept_columns(relation: Relation, spec: JoinSpec) -> list[str]:
-    """Stream columns a waiting tuple must keep: those of the output, and the keys where codes are not exact."""
+    """Stream columns a waiting tuple must keep: those of the output, and what is compared where its code is not all of it."""
     kept = list(spec.carry)
-    if not relation.codec.exact:
+    if spec.condition is not None:
+        condition = spec.condition
+        compared = condition.stream_columns(spec.stream_schema)
+        if condition.kind in ("between", "near"):
+            compared = tuple(mine for mine, _ in condition.on)
+        kept += [name for name in compared if name not in kept]
+    elif not relation.codec.exact:
         kept += [name for name, _ in spec.on if name not in kept]
     return kept
+
+
+def _key_codes(relation: Relation, names: Sequence[str], batch: pa.RecordBatch) -> Codes:
+    return relation.codec.encode([batch.column(name) for name in names])
 
 
 def row_bytes(schema: pa.Schema) -> int:

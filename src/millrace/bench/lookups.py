@@ -1,0 +1,74 @@
+"""`millrace bench enrich-lookups`: two tables looked up in one pass, against two `enrich` calls one behind the other.
+
+Both are the same table under two keys of the stream, so that they differ in nothing but the number of trips to Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from millrace.bench.contenders import Contender, IdentityMap, Plain, Ready, Workload, open_master_table
+from millrace.bench.enrich import run_contest
+from millrace.bench.measure import Progress
+from millrace.bench.options import EnrichOptions
+from millrace.bench.results import FLOOR
+
+FIRST = ("surrogate_key", "price", "supplier_id")
+SECOND = ("product_name", "category", "description")
+_STRIDE = 7_919  # another key of the same table
+
+
+def run_lookups(options: EnrichOptions, progress: Progress | None = None) -> dict[str, Any]:
+    """Run the benchmark; the returned values are plain, ready for JSON."""
+    every: list[Contender] = [IdentityMap(FLOOR), Chained("millrace-chained"), OnePass("millrace-auto")]
+    return run_contest("enrich-lookups", options, every, progress or Progress())
+
+
+def two_keys(stream: DataFrame, rows: int) -> DataFrame:
+    return stream.withColumn("other_key", F.col("key") * _STRIDE % rows + 1)
+
+
+@dataclass(frozen=True)
+class _Twice(Plain):
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def ready(self, work: Workload) -> Iterator[Ready]:
+        table = open_master_table(work)
+
+        def transform(stream: DataFrame) -> DataFrame:
+            enriched = self.enriched(two_keys(stream, work.options.rows), table, work.options)
+            return enriched.select(*stream.columns, *work.options.columns)
+
+        yield Ready(transform, work.store("millrace"))
+
+    def enriched(self, stream: DataFrame, table: Any, options: EnrichOptions) -> DataFrame:
+        raise NotImplementedError
+
+
+class Chained(_Twice):
+    """Two calls, one behind the other, each with the memory."""
+
+    def enriched(self, stream: DataFrame, table: Any, options: EnrichOptions) -> DataFrame:
+        import millrace as mr
+
+        once: DataFrame = mr.enrich(stream, table, "key", how=options.how, columns=FIRST, memory=options.memory)
+        twice: DataFrame = mr.enrich(once, table, ("other_key", "key"), how=options.how, columns=SECOND, memory=options.memory)
+        return twice
+
+
+class OnePass(_Twice):
+    """One call with two look-ups."""
+
+    def enriched(self, stream: DataFrame, table: Any, options: EnrichOptions) -> DataFrame:
+        import millrace as mr
+
+        lookups = [mr.Lookup(table, "key", columns=FIRST), mr.Lookup(table, ("other_key", "key"), columns=SECOND)]
+        enriched: DataFrame = mr.enrich(stream, lookups, how=options.how, memory=options.memory)
+        return enriched

@@ -1,0 +1,191 @@
+"""Conditions on Spark: as Spark's own join with the same condition, from tables and from Parquet, batch and streaming."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from rapidfuzz.distance import Levenshtein
+from tests.spark.running import SPARK_HOW, every_how, frame, read_stream, run_query, same_rows, write_files
+
+import millrace as mr
+from millrace.core.errors import BudgetError, ParameterError, SchemaError, StrategyError
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
+
+DAY = dt.datetime(2024, 5, 1, tzinfo=dt.timezone.utc)
+
+
+def _sales(rows: int = 400) -> pa.Table:
+    random = np.random.default_rng(3)
+    return pa.table({
+        "sale": pa.array(range(rows), pa.int64()),
+        "product": pa.array([None if i % 11 == 0 else f"p{random.integers(0, 12)}" for i in range(rows)]),
+        "at": pa.array([None if i % 13 == 0 else DAY + dt.timedelta(hours=int(random.integers(0, 400))) for i in range(rows)],
+                       pa.timestamp("us", "UTC")),
+        "ip": pa.array([None if i % 17 == 0 else int(random.integers(0, 5_000)) for i in range(rows)], pa.int64()),
+        "weight": pa.array([None if i % 19 == 0 else float(random.random()) for i in range(rows)], pa.float64()),
+    })  # fmt: skip
+
+
+def _prices() -> pa.Table:
+    """Of each product, prices one after the other; the last has no end, and one is the wrong way round."""
+    rows = []
+    for product in range(10):
+        for number in range(4):
+            start = DAY + dt.timedelta(hours=100 * number + product)
+            end = None if number == 3 else start + dt.timedelta(hours=100)
+            rows.append(
+                {"product": f"p{product}", "since": start, "until": end, "price": product + number / 10, "limit": number / 4}
+            )
+    rows.append({"product": "p1", "since": DAY + dt.timedelta(hours=9), "until": DAY, "price": -1.0, "limit": None})
+    times = pa.timestamp("us", "UTC")
+    kinds = [("product", pa.string()), ("since", times), ("until", times), ("price", pa.float64()), ("limit", pa.float64())]
+    return pa.Table.from_pylist(rows, pa.schema(kinds))
+
+
+def _countries() -> pa.Table:
+    starts = np.arange(0, 4_800, 40)
+    return pa.table({"ip_from": starts, "ip_to": starts + 29, "country": [f"c{i % 7}" for i in range(len(starts))]})
+
+
+def _lake(folder: Path, rows: pa.Table, files: int = 2) -> mr.ParquetTable:
+    folder.mkdir()
+    size = -(-rows.num_rows // files)
+    for number in range(files):
+        pq.write_table(rows.slice(number * size, size), folder / f"{number}.parquet", row_group_size=17)
+    return mr.ParquetTable(folder)
+
+
+def _same_as_spark(stream: DataFrame, table: Any, rows: DataFrame, on: Any, condition: Column, **options: Any) -> None:
+    columns = rows.columns
+    renamed = {name: f"r_{name}" for name in columns}
+    theirs = rows.select(*[F.col(name).alias(renamed[name]) for name in columns])
+    ours = every_how(
+        lambda how: mr.enrich(stream, table, on, how=how, columns=renamed if how in ("inner", "left") else None, **options),
+        list(renamed.values()),
+    )
+    expected = every_how(lambda how: stream.join(theirs, condition, SPARK_HOW[how]), list(renamed.values()))
+    difference = same_rows(ours, expected)
+    assert difference, difference
+
+
+def test_the_row_that_is_valid_at_that_time(spark: SparkSession, tmp_path: Path) -> None:
+    stream, rows = frame(spark, _sales()), frame(spark, _prices())
+    on = mr.between("at", "since", "until", on="product", closed="left", open_ended=True)
+    valid = (F.col("at") >= F.col("r_since")) & ((F.col("at") < F.col("r_until")) | F.col("r_until").isNull())
+    valid = (F.col("product") == F.col("r_product")) & valid
+    _same_as_spark(stream, _lake(tmp_path / "lake", _prices()), rows, on, valid)
+    table = mr.MasterTable.build(rows, "product", tmp_path / "table", page_bytes=4096)
+    _same_as_spark(stream, table, rows, on, valid, memory="1m")
+
+
+@pytest.mark.parametrize("strategy", ["auto", "meshjoin"])
+def test_the_country_of_an_address(spark: SparkSession, tmp_path: Path, strategy: str) -> None:
+    stream, rows = frame(spark, _sales()), frame(spark, _countries())
+    inside = F.col("ip").between(F.col("r_ip_from"), F.col("r_ip_to"))
+    on = mr.between("ip", "ip_from", "ip_to")
+    _same_as_spark(stream, _lake(tmp_path / "lake", _countries()), rows, on, inside, strategy=strategy, memory="1m")
+
+
+def test_bands_and_expressions(spark: SparkSession, tmp_path: Path) -> None:
+    stream, rows = frame(spark, _sales(120)), frame(spark, _prices())
+    lake = _lake(tmp_path / "lake", _prices())
+    near = F.abs(F.col("weight") - F.col("r_limit")) <= 0.1
+    _same_as_spark(stream, lake, rows, mr.near("weight", "limit", 0.1), near)
+    either = (F.col("weight") * 2 > F.col("r_price")) | (F.col("product") == F.col("r_product"))
+    _same_as_spark(stream, lake, rows, mr.expr("weight * 2 > price or stream.product = master.product"), either)
+    arrow = (pc.field("stream.weight") * 2 > pc.field("master.price")) | (
+        pc.field("stream.product") == pc.field("master.product")
+    )
+    _same_as_spark(stream, lake, rows, mr.expr(arrow), either)
+
+
+def test_similar_names(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["bolt M4", "Bolt M4", "bolt M5 long", "axe", "nut", "", None]
+    stream = frame(spark, pa.table({"n": range(7), "name": names}))
+    lake = _lake(tmp_path / "lake", pa.table({"name": ["bolt M4", "axes", "nuts", ""], "id": range(4)}))
+    found = mr.enrich(stream, lake, mr.similar("name", "name", 0.75), columns=["id"])
+    theirs = lake_names = ["bolt M4", "axes", "nuts", ""]
+    wanted = sorted(
+        (n, i)
+        for n, name in enumerate(names)
+        for i, other in enumerate(theirs)
+        if name is not None and Levenshtein.normalized_similarity(name, other) >= 0.75
+    )
+    assert sorted((row.n, row.id) for row in found.collect()) == wanted
+    assert len(wanted) > len(lake_names)
+
+
+def test_a_streaming_query_reports_ranges_that_are_the_wrong_way_round(spark: SparkSession, tmp_path: Path) -> None:
+    stream = read_stream(spark, write_files(_sales(), tmp_path / "in", 3)).withWatermark("at", "1 hour")
+    on = mr.between("at", "since", "until", on="product", open_ended=True)
+    found = mr.enrich(stream, _lake(tmp_path / "lake", _prices()), on, how="left", columns=["price"], name="prices")
+    done = run_query(found.select(stream["sale"], "price"), tmp_path / "run")
+    rows = frame(spark, _sales())
+    expected = mr.enrich(rows, mr.ParquetTable(tmp_path / "lake"), on, how="left", columns=["price"]).select("sale", "price")
+    difference = same_rows(done.rows, expected)
+    assert difference, difference
+    reports = mr.reports(done.query)
+    assert [report.reversed_ranges for report in reports] == [1, 1, 1]
+    assert sum(report.rows_in for report in reports) == 400
+    assert sum(report.counts.condition_false for report in reports) > 0
+    for report in reports:
+        report.ledger.check()
+
+
+def test_rows_come_in_stream_order_when_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    watch = Observation("ranges")
+    found = mr.enrich(
+        frame(spark, _sales()), _lake(tmp_path / "lake", _countries()), mr.between("ip", "ip_from", "ip_to"), how="left",
+        ordered=True, observation=watch,
+    )  # fmt: skip
+    sales = found.toArrow()["sale"].to_pylist()
+    assert sales == sorted(sales)
+    (report,) = mr.reports(watch)
+    assert (report.rows_in, report.reversed_ranges) == (400, 0)
+
+
+def test_several_tables_one_of_them_by_a_condition(spark: SparkSession, tmp_path: Path) -> None:
+    names = pa.table({"product": [f"p{i}" for i in range(10)], "label": [f"label {i}" for i in range(10)]})
+    table = mr.MasterTable.build(frame(spark, names), "product", tmp_path / "table", page_bytes=4096)
+    lake = _lake(tmp_path / "lake", _countries())
+    stream = frame(spark, _sales())
+    on = mr.between("ip", "ip_from", "ip_to")
+    both = mr.enrich(stream, [mr.Lookup(lake, on, columns=["country"]), mr.Lookup(table, "product")], how="left")
+    one_by_one = mr.enrich(mr.enrich(stream, table, "product", how="left"), lake, on, columns=["country"], how="left")
+    difference = same_rows(both.select(*one_by_one.columns), one_by_one)
+    assert difference, difference
+
+
+@pytest.mark.parametrize(
+    ("on", "options", "error", "message"),
+    [
+        (
+            mr.between("ip", "ip_from", "ip_to"),
+            {"strategy": "sweepjoin"},
+            StrategyError,
+            "does not serve 'between'; use meshjoin, rmesh",
+        ),
+        (mr.between("product", "ip_from", "ip_to"), {}, SchemaError, "is string, and ranges"),
+        (mr.between("ip", "ip_from", "until"), {}, SchemaError, "the table has no column 'until'"),
+        (mr.between("nothing", "ip_from", "ip_to"), {}, SchemaError, "the stream has no column 'nothing'; it has sale"),
+        (mr.expr("ip < nowhere"), {}, SchemaError, "nowhere.*stream has sale, product.*master has ip_from"),
+        (mr.between("ip", "ip_from", "ip_to"), {"memory": "4k"}, BudgetError, "give memory="),
+        (3, {}, ParameterError, "or a condition such as mr.between"),
+    ],
+)
+def test_bad_conditions_are_refused_before_anything_runs(
+    spark: SparkSession, tmp_path: Path, on: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    lake = _lake(tmp_path / "lake", _countries())
+    with pytest.raises(error, match=message):
+        mr.enrich(frame(spark, _sales(5)), lake, on, **options)
