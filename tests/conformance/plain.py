@@ -89,6 +89,16 @@ class TakesOneRowPerKey(PlainJoin):
             self.emitter.pairs(run, np.full(len(rows), slot), rows)
 
 
+class StopsAtGreaterCodes(PlainJoin):
+    """Looks no further once it has seen a greater code: right where rows are sorted."""
+
+    def runs(self) -> Iterator[PageRun]:
+        for run in super().runs():
+            yield run
+            if run.codes[-1] > self.window.code[self.queue[0]]:
+                return
+
+
 class CallsNullsAbsent(PlainJoin):
     def step(self) -> Step:
         step = super().step()
@@ -297,6 +307,7 @@ class AcceptsAnyKey(PlainJoin):
 CAUGHT_BY: dict[str, type[PlainJoin]] = {
     "exact": TakesOneRowPerKey,
     "duplicates": TakesOneRowPerKey,
+    "frequency_order": StopsAtGreaterCodes,
     "null_keys": CallsNullsAbsent,
     "absent_keys": CallsAbsentNull,
     "empty_stream": ReadsAhead,

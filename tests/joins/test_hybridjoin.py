@@ -135,7 +135,7 @@ def test_a_tuple_whose_rows_are_not_all_at_hand_is_left_alone() -> None:
     join = HybridJoin(relation, spec_of(), Budget("64k"), buffer_pages=1)
     join.offer(stream_of([0, 1]))
     step = join.step()  # page 0 holds key 0 and the first row of key 1
-    assert (step.sequence.tolist(), step.counts.removed, step.counts.probes) == ([0], 1, 1)
+    assert (step.sequence.tolist(), step.counts.removed, step.counts.matches) == ([0], 1, 1)
     assert rows_of(drained(join)) == [(1, row) for row in range(1, 6)]
 
 

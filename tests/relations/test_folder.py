@@ -252,7 +252,7 @@ def test_wrong_parameters_write_nothing(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"key": "nope"}, SchemaError, "no column 'nope' to use as key; it has id, name"),
         ({"key": []}, ParameterError, "at least one column"),
-        ({"key": "id", "layout": "btree"}, ParameterError, "layout must be one of auto, key, hash; got 'btree'"),
+        ({"key": "id", "layout": "btree"}, ParameterError, "layout must be one of auto, key, hash, frequency; got 'btree'"),
         ({"key": "name", "layout": "key"}, ParameterError, "use layout='hash'"),
         ({"key": "id", "page_bytes": 100}, ParameterError, "page_bytes must be at least 4096"),
     ]

@@ -62,6 +62,16 @@ def duplicates(make: Make, how: How) -> None:
             _exact(make, data, _paged(data, rows_per_page), [20], memory=memory)
 
 
+def frequency_order(make: Make, how: How) -> None:
+    text = next(kind for kind in KEY_TYPES if kind.name == "string")
+    for kind, rows_per_page in ((KEY_TYPES[0], 2), (text, 4)):
+        data = sample(how, kind=kind)
+        counts = [(17 * row) % 23 for row in range(data.relation.num_rows)]
+        relation = MemoryRelation(data.relation, "id", rows_per_page, counts=counts)
+        for memory in _budgets(make, data, relation):
+            _exact(make, data, relation, [16], memory=memory)
+
+
 def null_keys(make: Make, how: How) -> None:
     data = _sample(make, how, stream_rows=30)
     stream = data.stream.set_column(1, "product", pa.nulls(30, _kind(make).stream))
@@ -369,6 +379,7 @@ def wrong_keys(make: Make, how: How) -> None:
 LAWS: tuple[Law, ...] = (
     Law("exact", exact, "The output equals a plain join as a multiset, in budgets from the smallest to a large one."),
     Law("duplicates", duplicates, "Every pair of equal keys comes out, however often a key occurs on either side."),
+    Law("frequency_order", frequency_order, "A relation whose wanted rows come first is joined like one sorted by key."),
     Law("null_keys", null_keys, "A null key matches nothing and is counted as null."),
     Law("absent_keys", absent_keys, "A key that the relation does not have leaves unmatched and is counted as absent."),
     Law("empty_stream", empty_stream, "An empty stream gives no rows and no reads."),

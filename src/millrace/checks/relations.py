@@ -5,7 +5,7 @@ Those that are made of another relation, of a `MemoryRelation` for instance, may
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.keys import Codes, KeyCodec
-from millrace.core.protocols import IndexedRelation, PageRun, PageRuns, Relation
+from millrace.core.protocols import IndexedRelation, PageFrames, PageRun, PageRuns, Relation
 from millrace.core.step import Int64Array
 from millrace.relations.memory import MemoryRelation, MemoryRun
 
@@ -64,11 +64,37 @@ class FailingRelation(IndexFree):
         self._count(f"pages from {int(firsts[0])}")
         return self._indexed.read_many(firsts, counts)
 
+    def frames(self, count: int) -> PageFrames:
+        return _WatchedFrames(self._indexed.frames(count), count, self._count)
+
     def _count(self, what: str) -> None:
         self.calls += 1
         if self._fail_on is None or self.calls in self._fail_on:
             self.failures += 1
             raise ReadFailed(f"read {self.calls} ({what}) failed, as it was told to")
+
+
+class _WatchedFrames:
+    """Frames whose loads are counted as reads; a run can't be used any more once another page is in one of its frames."""
+
+    def __init__(self, frames: PageFrames, count: int, note: Callable[[str], None]) -> None:
+        self._frames = frames
+        self._note = note
+        self._loads = np.zeros(count, np.int64)  # of each frame
+
+    def load(self, pages: Int64Array, frames: Int64Array, *, each: bool = False) -> None:
+        self._loads[frames] += 1
+        self._note(f"pages from {int(pages[0])}")
+        self._frames.load(pages, frames, each=each)
+
+    def run(self, pages: Int64Array, frames: Int64Array) -> PageRun:
+        then = self._loads[frames].copy()
+        return ExpiringRun(self._frames.run(pages, frames), lambda: _unchanged(self._loads[frames], then, pages))
+
+
+def _unchanged(now: Int64Array, then: Int64Array, pages: Int64Array) -> None:
+    if not np.array_equal(now, then):
+        raise AssertionError(f"pages {pages[now != then].tolist()} were used after others were read in their place")
 
 
 class Expiring(FailingRelation):
@@ -78,21 +104,28 @@ class Expiring(FailingRelation):
         super().__init__(relation, ())
 
     def read(self, first: int, count: int) -> PageRun:
-        return ExpiringRun(super().read(first, count), self)
+        return self._expiring(super().read(first, count))
 
     def read_many(self, firsts: Int64Array, counts: Int64Array) -> PageRun:
-        return ExpiringRun(super().read_many(firsts, counts), self)
+        return self._expiring(super().read_many(firsts, counts))
+
+    def _expiring(self, run: PageRun) -> PageRun:
+        read = self.calls
+        return ExpiringRun(run, lambda: self._unread(read))
+
+    def _unread(self, read: int) -> None:
+        if self.calls != read:
+            raise AssertionError(f"pages of read {read} were used after read {self.calls}")
 
 
 class ExpiringRun:
-    """A run of an `Expiring` relation."""
+    """A run that looks, before it is used, whether it still may be."""
 
-    def __init__(self, run: PageRun, relation: Expiring) -> None:
+    def __init__(self, run: PageRun, check: Callable[[], None]) -> None:
         self.pages = run.pages
         self.rows = run.rows
         self._run = run
-        self._relation = relation
-        self._read = relation.calls
+        self._check = check
 
     @property
     def codes(self) -> Int64Array:
@@ -105,8 +138,7 @@ class ExpiringRun:
         return self._fresh().take(rows, columns)
 
     def _fresh(self) -> PageRun:
-        if self._relation.calls != self._read:
-            raise AssertionError(f"pages of read {self._read} were used after read {self._relation.calls}")
+        self._check()
         return self._run
 
 

@@ -124,16 +124,17 @@ def build(
     source: Annotated[Path, typer.Argument(help="Parquet file or folder.")],
     path: Annotated[Path, typer.Argument(help="Folder of the table; a new version is added if it exists.")],
     key: Annotated[str, typer.Option(help="Key column; several are separated by commas.")],
-    layout: Annotated[str, typer.Option(help="auto, key (sorted by the key) or hash.")] = "auto",
+    layout: Annotated[str, typer.Option(help="auto, key (sorted by the key), hash, or frequency.")] = "auto",
     page_bytes: Annotated[str, typer.Option(help="Size of a page, such as 64k.")] = "64k",
     shards: Annotated[int | None, typer.Option(help="Files the rows are spread over.")] = None,
     driver_memory: Annotated[str, typer.Option(help="Memory of the Spark process.")] = "2g",
+    counts: Annotated[Path | None, typer.Option(help="Parquet with key and count, for --layout frequency.")] = None,
 ) -> None:
     """Build a master table from Parquet, with Spark on this machine."""
     from millrace.cli.tables import build_from_parquet
 
     names = [name.strip() for name in key.split(",") if name.strip()]
-    build_from_parquet(source, path, names, layout, page_bytes, shards, driver_memory, Console())
+    build_from_parquet(source, path, names, layout, page_bytes, shards, driver_memory, Console(), counts)
 
 
 @app.command()

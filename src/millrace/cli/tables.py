@@ -17,6 +17,7 @@ from rich.table import Table
 from millrace.cli.session import local_session, require_spark
 from millrace.core.budget import format_bytes, parse_bytes
 from millrace.core.errors import DamagedTableError, ParameterError, TableError
+from millrace.relations.build import check_counts
 from millrace.relations.folder import TableVersion, now_us, read_versions, version_at
 from millrace.relations.stored import StoredRelation
 
@@ -33,14 +34,17 @@ def build_from_parquet(
     shards: int | None,
     driver_memory: str,
     console: Console,
+    counts: Path | None = None,
 ) -> None:
     """Build a table, or a new version of it, from Parquet files."""
     size = parse_bytes(page_bytes)
     parse_bytes(driver_memory)
     if not key:
         raise ParameterError("--key must name at least one column, such as --key product_id")
-    if not source.exists():
-        raise TableError(f"there is no {source}; give a Parquet file or a folder of them")
+    check_counts(layout, counts)
+    for files in (source, counts) if counts is not None else (source,):
+        if not files.exists():
+            raise TableError(f"there is no {files}; give a Parquet file or a folder of them")
     require_spark()
     from millrace.spark.master import MasterTable
 
@@ -51,7 +55,8 @@ def build_from_parquet(
         local_session(Path(scratch), driver_memory=driver_memory, brief=brief) as spark,
     ):
         data = spark.read.parquet(str(source.absolute()))
-        table = MasterTable.build(data, list(key), path, layout=layout, page_bytes=size, shards=shards)
+        wanted = spark.read.parquet(str(counts.absolute())) if counts is not None else None
+        table = MasterTable.build(data, list(key), path, layout=layout, page_bytes=size, shards=shards, counts=wanted)
     built = table.versions[-1]
     console.print(
         f"built version {built.number} of {path}: {built.rows:,} rows in {built.pages:,} pages, {format_bytes(built.bytes)}; "
@@ -101,7 +106,7 @@ def verify_version(path: Path, version: TableVersion, advance: Callable[[int], o
             count = min(_RUN_PAGES, version.pages - first)
             damage += _verify_run(relation, first, count)
             advance(count)
-        return damage
+        return damage + (relation.disk_index.damage() if relation.disk_index is not None else [])
     finally:
         relation.close()
 
@@ -146,6 +151,9 @@ def _show(
     say(f"  rows     {current.rows:,}; {current.null_keys:,} without a key were left out")
     say(f"  pages    {current.pages:,} of at most {format_bytes(current.page_bytes)}, {current.rows_per_page:,} rows each")
     say(f"  on disk  {format_bytes(current.bytes)} in {len(current.shards)} shards")
+    if current.key_index is not None:
+        index = current.key_index
+        say(f"  index    {index.keys:,} keys in {index.blocks + index.hot_blocks:,} blocks, {format_bytes(index.bytes)}")
     say("  columns")
     for field in current.schema:
         say(f"    {field.name}  {field.type}{'' if field.nullable else ', never null'}")

@@ -8,10 +8,11 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from millrace.core.budget import Budget
 from millrace.core.conditions import Condition
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
-from millrace.core.step import Int64Array, Step
+from millrace.core.step import Int64Array, Step, StepCounts
 
 How = Literal["inner", "left", "semi", "anti"]
 HOWS: tuple[How, ...] = ("inner", "left", "semi", "anti")
@@ -70,8 +71,23 @@ class Relation(Protocol):
     def read(self, first: int, count: int) -> PageRun: ...
 
 
+class PageFrames(Protocol):
+    """Room for pages that stay until others are put in their place, whatever else is read meanwhile."""
+
+    def load(self, pages: Int64Array, frames: Int64Array, *, each: bool = False) -> None:
+        """Read page `pages[i]` into frame `frames[i]`, all of them different frames.
+
+        Pages ascend and neighbours come in one read; with `each` they come in any order, any of them more than once, and
+        every one is a read of its own. After an error the frames hold nothing that may be used.
+        """
+
+    def run(self, pages: Int64Array, frames: Int64Array) -> PageRun:
+        """The given pages, ascending, where page i lies in frame `frames[i]`."""
+
+
 class IndexedRelation(Relation, Protocol):
-    """A relation whose rows are sorted by key code, with the first and last code of every page at hand."""
+    """A relation that knows where a key lives. Rows are sorted by key code inside every page, and rows with the same code
+    lie on pages next to each other."""
 
     unique: bool  # no two rows have the same code
 
@@ -79,6 +95,31 @@ class IndexedRelation(Relation, Protocol):
 
     def read_many(self, firsts: Int64Array, counts: Int64Array) -> PageRun:
         """Several reads at once, each of `counts[i]` pages from `firsts[i]`, ascending and apart."""
+
+    def frames(self, count: int) -> PageFrames:
+        """Room for so many pages, of `page_bytes` each unless pages are used in place."""
+
+
+class KeyLookup(Protocol):
+    """An index that lies on disk, with a part of it in memory, as one join uses it."""
+
+    def locate(self, codes: Int64Array) -> PageRuns: ...
+
+    def counts(self) -> StepCounts:
+        """What was read since the last call."""
+
+
+class DiskIndex(Protocol):
+    """Where every key lives, on disk: what a relation has as `disk_index` if its rows are in no order of codes.
+
+    The keys that are wanted most come first; as many of them as a join likes are held in memory and cost no read.
+    """
+
+    least_bytes: int  # what any look-up needs in memory
+    hot_key_bytes: int  # and for each key that is held
+    hot_keys: int  # that can be held
+
+    def lookup(self, budget: Budget, hot_keys: int) -> KeyLookup: ...
 
 
 class ResidentRelation(IndexedRelation, Protocol):

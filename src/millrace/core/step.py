@@ -19,14 +19,14 @@ class StepCounts:
     pages_read: int = 0
     bytes_read: int = 0
     seeks: int = 0  # reads that did not go on where the one before had ended
-    index_reads: int = 0
+    index_reads: int = 0  # blocks of an index on disk; an index in memory costs none
     probes: int = 0  # look-ups in the window, or in a page
     matches: int = 0  # pairs whose keys are equal
     removed: int = 0  # stream tuples that left the window
     matched: int = 0  # of those, the ones with at least one match
     front_lookups: int = 0
     front_hits: int = 0
-    pinned_matches: int = 0
+    pinned_matches: int = 0  # of the matches, those with rows that are kept in memory
     absent_keys: int = 0  # left because the relation has no such key
     null_keys: int = 0
     condition_false: int = 0  # left because a further condition did not hold

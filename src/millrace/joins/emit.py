@@ -49,10 +49,11 @@ class Emitter:
         self._leave(nulls, null=True)
         self._leave(impossible, null=False)
 
-    def pairs(self, run: PageRun, slots: Int64Array, rows: Int64Array) -> None:
-        """Tuple `slots[i]` met row `rows[i]` of the run: the condition holds, or their codes are equal."""
+    def pairs(self, run: PageRun, slots: Int64Array, rows: Int64Array) -> int:
+        """Tuple `slots[i]` met row `rows[i]` of the run: the condition holds, or their codes are equal. Returns how many pairs
+        are put together: of the latter those whose keys are equal."""
         if len(slots) == 0:
-            return
+            return 0
         if self._spec.condition is None and not self._relation.codec.exact:
             slots, rows = self._verified(run, slots, rows)
         self._matches += len(slots)
@@ -62,6 +63,7 @@ class Emitter:
         elif self._spec.how != "anti":
             self._put(slots, run.take(rows, self._spec.columns) if self._spec.columns else None)
         self._window.matched[slots] = True
+        return len(slots)
 
     def leave(self, slots: Int64Array) -> None:
         """These tuples have met all there is for them."""

@@ -1,4 +1,4 @@
-"""Page reads, counted in the terms of the cost model; and whether the relation can say which page to read."""
+"""Reads of pages and index, counted in the terms of the cost model; and whether a relation can say which page to read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,28 @@ from typing import cast
 import numpy as np
 
 from millrace.core.errors import StrategyError
-from millrace.core.protocols import PageRun, Relation, ResidentRelation
+from millrace.core.protocols import (
+    DiskIndex,
+    IndexedRelation,
+    KeyLookup,
+    PageFrames,
+    PageRun,
+    PageRuns,
+    Relation,
+    ResidentRelation,
+)
 from millrace.core.step import Int64Array, StepCounts
 
 
 def has_index(relation: Relation) -> bool:
     """Whether the relation can say on which pages a key lives."""
     return callable(getattr(relation, "locate", None)) and bool(getattr(relation, "indexed", True))
+
+
+def disk_index(relation: Relation) -> DiskIndex | None:
+    """The relation's index, if that lies on disk."""
+    index: DiskIndex | None = getattr(relation, "disk_index", None)
+    return index
 
 
 def check_index(relation: Relation, name: str) -> None:
@@ -25,31 +40,69 @@ def check_index(relation: Relation, name: str) -> None:
 
 
 class Reader:
-    """Reads runs of pages and counts them until `counts` takes the numbers. A read that fails is not counted."""
+    """Reads pages, and the index if that lies on disk, and counts until `counts` takes the numbers.
 
-    def __init__(self, relation: Relation) -> None:
+    A read that fails is not counted.
+    """
+
+    def __init__(self, relation: Relation, index: KeyLookup | None = None) -> None:
         self._relation = relation
+        self._index = index
         self._head = -1  # the page after the last one read
-        self._pages = self._seeks = 0
+        self._counts = StepCounts()
+
+    def locate(self, codes: Int64Array) -> PageRuns:
+        """Where keys live: by the index in memory, or by that on disk."""
+        if self._index is None:
+            return cast(IndexedRelation, self._relation).locate(codes)
+        runs = self._index.locate(codes)
+        counts = self._index.counts()
+        self._counts += counts
+        if counts.index_reads:
+            self._head = -1
+        return runs
 
     def read(self, first: int, count: int) -> PageRun:
         run = self._relation.read(first, count)
-        self._pages += count
-        self._seeks += first != self._head
-        self._head = first + count
+        self._count(count, int(first != self._head), first + count)
         return run
+
+    def read_many(self, firsts: Int64Array, counts: Int64Array) -> PageRun:
+        """Several reads at once, as of an `IndexedRelation`."""
+        run = cast(IndexedRelation, self._relation).read_many(firsts, counts)
+        seeks = int(np.count_nonzero(firsts != np.concatenate(([self._head], (firsts + counts)[:-1]))))
+        self._count(int(counts.sum()), seeks, int(firsts[-1] + counts[-1]))
+        return run
+
+    def load(self, frames: PageFrames, pages: Int64Array, places: Int64Array, *, each: bool = False) -> None:
+        """Put pages into frames, where they stay."""
+        if len(pages):
+            frames.load(pages, places, each=each)
+            self._count_each(pages)
+
+    def use(self, pages: Int64Array) -> PageRun:
+        """Pages used in place, all of them in one go; the run is the whole relation."""
+        relation = cast(ResidentRelation, self._relation)
+        relation.touch(pages)
+        self._counts += StepCounts(pages_read=len(pages), bytes_read=len(pages) * relation.page_bytes)
+        return relation.whole()
 
     def use_each(self, pages: Int64Array) -> PageRun:
         """Pages used in place, each as if it were read by itself, in this order; the run is the whole relation."""
         relation = cast(ResidentRelation, self._relation)
         relation.touch(pages)
-        self._pages += len(pages)
-        self._seeks += int(np.count_nonzero(np.diff(pages, prepend=self._head - 1) != 1))
-        self._head = int(pages[-1]) + 1
+        self._count_each(pages)
         return relation.whole()
 
     def counts(self) -> StepCounts:
         """What was read since the last call."""
-        pages, seeks = self._pages, self._seeks
-        self._pages = self._seeks = 0
-        return StepCounts(pages_read=pages, bytes_read=pages * self._relation.page_bytes, seeks=seeks)
+        counts, self._counts = self._counts, StepCounts()
+        return counts
+
+    def _count_each(self, pages: Int64Array) -> None:
+        seeks = int(np.count_nonzero(np.diff(pages, prepend=self._head - 1) != 1))
+        self._count(len(pages), seeks, int(pages[-1]) + 1)
+
+    def _count(self, pages: int, seeks: int, head: int) -> None:
+        self._counts += StepCounts(pages_read=pages, bytes_read=pages * self._relation.page_bytes, seeks=seeks)
+        self._head = head

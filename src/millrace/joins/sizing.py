@@ -1,10 +1,11 @@
 """How a join shares its budget out: window slots, disk buffer, and the output of one step. Used by every join.
 
-    budget  [ window slots ................................... | disk buffer | output of a step ]
-              capacity x (window + hash table, queue, ...)       pages         output_rows
+    budget  [ window slots ................................... | disk buffer | output of a step | index ]
+              capacity x (window + hash table, queue, ...)       pages         output_rows        hot_keys
 
 The output comes off first (an eighth of what is spare), then the disk buffer (another eighth, up to `BUFFER_BYTES`,
-unless its pages are given), and the window takes what is left.
+unless its pages are given), and the window takes what is left. Where the relation's index lies on disk, a sixteenth of what
+is spare holds the keys that are wanted most.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import pyarrow as pa
 
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError
-from millrace.core.protocols import JoinSpec, Relation
+from millrace.core.protocols import JoinSpec, KeyLookup, Relation
 from millrace.joins.emit import OUTPUT_ROWS
+from millrace.joins.reading import disk_index
 from millrace.structures.window import Window, row_bytes
 
 MIN_OUTPUT_ROWS = 256  # fewer rows a step would cost more in calls than they save in memory
 MAX_SLOTS = 1 << 30  # links are 32-bit
 BUFFER_BYTES = 512 * 1024  # a read this long costs about what the seek before it does, on disks old and new
 _SPARE_SHARE = 8
+_INDEX_SHARE = 16
 _PAIR_BYTES = 8 + 8 + 8  # slot, row, sequence
 
 
@@ -33,6 +36,14 @@ class Sizing:
     capacity: int
     buffer_pages: int
     output_rows: int
+    hot_keys: int = 0  # of an index on disk
+
+    def bytes_of(self, relation: Relation, spec: JoinSpec, extra_bytes_per_slot: int, extra_bytes_per_page: int = 0) -> int:
+        """What all of it takes."""
+        prices, index = Prices.of(relation, spec, extra_bytes_per_slot, extra_bytes_per_page), disk_index(relation)
+        pages, output = self.buffer_pages * prices.page_bytes, self.output_rows * prices.output_row_bytes
+        held = index.least_bytes + self.hot_keys * index.hot_key_bytes if index is not None else 0
+        return self.capacity * prices.slot_bytes + pages + output + held
 
 
 @dataclass(frozen=True)
@@ -76,11 +87,14 @@ def plan_window(
 
     `extra_bytes_per_slot` is what the join's own structures take beside the window, `extra_bytes_per_page` what it
     takes beside a page in the disk buffer, `fixed_bytes` what it takes once.
-    Nothing is reserved here: see `reserve`.
+    Where the index of the relation lies on disk, it gets its share. Nothing is reserved here: see `reserve`.
     """
     check_at_least_one("buffer_pages", buffer_pages)
     prices = Prices.of(relation, spec, extra_bytes_per_slot, extra_bytes_per_page)
     least_pages = min(buffer_pages or 1, max(1, relation.pages))
+    index = disk_index(relation)
+    if index is not None:
+        fixed_bytes += index.least_bytes
     least = fixed_bytes + prices.least_output_bytes + least_pages * prices.page_bytes + min_slots * prices.slot_bytes
     check_budget(budget, least)
     spare = budget.free_bytes - least
@@ -89,8 +103,12 @@ def plan_window(
     if buffer_pages is None:
         more = min(spare // _SPARE_SHARE, BUFFER_BYTES) // max(1, relation.page_bytes)
         pages = min(least_pages + more, max(1, relation.pages))
+    hot_keys = 0
+    if index is not None:
+        hot_keys = min(spare // _INDEX_SHARE // index.hot_key_bytes, index.hot_keys)
+        fixed_bytes += hot_keys * index.hot_key_bytes
     left = budget.free_bytes - fixed_bytes - output_rows * prices.output_row_bytes - pages * prices.page_bytes
-    return Sizing(min(left // prices.slot_bytes, max_slots, MAX_SLOTS), pages, output_rows)
+    return Sizing(min(left // prices.slot_bytes, max_slots, MAX_SLOTS), pages, output_rows, hot_keys)
 
 
 def rows_per_page(relation: Relation) -> int:
@@ -109,6 +127,12 @@ def reserve(relation: Relation, spec: JoinSpec, budget: Budget, sizing: Sizing, 
     if extra_bytes_per_page:
         budget.reserve("page codes", sizing.buffer_pages * extra_bytes_per_page)
     budget.reserve("output", sizing.output_rows * _output_row_bytes(relation, spec))
+
+
+def open_index(relation: Relation, budget: Budget, hot_keys: int) -> KeyLookup | None:
+    """The index of a relation that has it on disk, with so many keys in memory."""
+    index = disk_index(relation)
+    return index.lookup(budget, hot_keys) if index is not None else None
 
 
 def check_budget(budget: Budget, least_bytes: int) -> None:

@@ -13,26 +13,24 @@ The loop:
                   0   1   2   3   4   5   6  ...       [ 2 | 3 | 5 ]   one read crosses page 4
                           ^^^^^^^^^^^^^ head, moving right
 
-What it needs: an index (rows sorted by key code, first and last code of every page). With every page wanted it is MESHJOIN's
+What it needs: an index, in memory or on disk. With every page wanted it is MESHJOIN's
 scan, with few it is an index join; a tuple waits one sweep at most. When the pages can be used in place (`mmap`) there is
 nothing to buffer, and a step serves as many tuples as the output holds.
 """
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import pyarrow as pa
 
 from millrace.core.budget import Budget
-from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun, ResidentRelation
-from millrace.core.step import Step, StepCounts
+from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
+from millrace.core.step import Int64Array, Step, StepCounts
 from millrace.core.unitcosts import UnitCosts
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.pairs import Pairs
-from millrace.joins.reading import check_index
-from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, plan_window, reserve
+from millrace.joins.reading import Reader, check_index
+from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, open_index, plan_window, reserve
 from millrace.structures.buckets import Cursor, PageBuckets, Reads
 from millrace.structures.window import Window, Windowed
 
@@ -74,36 +72,31 @@ class SweepJoin(Windowed):
         self._window = Window(relation, spec, budget, sizing.capacity)
         self._buckets = PageBuckets(relation.pages, sizing.capacity, budget)
         self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
+        self._reader = Reader(relation, open_index(relation, budget, sizing.hot_keys))
+        self._inbox: list[Int64Array] = []
         self._position = 0
         self._run: PageRun | None = None
         self._reads = Reads(np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._cursor = Cursor(0, 0)
         self._exhausted = False  # nobody waits any more for what the run holds
         self._pairs: Pairs | None = None
+        self._probes = 0  # since the last step
 
     @property
     def pending(self) -> int:
         return self._window.pending
 
     def offer(self, batch: pa.RecordBatch) -> int:
-        # step 1
-        window = self._window
-        count, slots = window.admit(batch, batch.num_rows)
-        if len(slots):
-            runs = self._relation.locate(window.code[slots])
-            known = runs.last >= runs.first
-            if known.all():
-                self._buckets.add(slots, runs.first, runs.last)
-            else:
-                self._buckets.add(slots[known], runs.first[known], runs.last[known])
-                window.impossible_slots = np.concatenate((window.impossible_slots, slots[~known]))
+        count, slots = self._window.admit(batch, batch.num_rows)
+        self._inbox.append(slots)
         return count
 
     def step(self) -> Step:
+        if self._inbox:
+            self._place()
         self._emitter.begin()
-        counts = StepCounts()
         if self._pairs is None and self._buckets.waiting:
-            counts = self._advance()
+            self._advance()
         if self._pairs is not None:
             assert self._run is not None
             slots, rows = self._pairs.next(min(self._limit, self._emitter.room))  # step 4
@@ -112,42 +105,50 @@ class SweepJoin(Windowed):
                 self._emitter.leave(self._pairs.done)
                 self._pairs = None
                 self._run = None if self._exhausted else self._run
-        return self._emitter.finish(counts)
+        step = self._emitter.finish(StepCounts(probes=self._probes) + self._reader.counts())
+        self._probes = 0
+        return step
 
-    def _advance(self) -> StepCounts:
+    def _place(self) -> None:
+        # step 1
+        window = self._window
+        slots = self._inbox[0] if len(self._inbox) == 1 else np.concatenate(self._inbox)
+        runs = self._reader.locate(window.code[slots])
+        self._inbox = []
+        known = runs.last >= runs.first
+        if known.all():
+            self._buckets.add(slots, runs.first, runs.last)
+        else:
+            self._buckets.add(slots[known], runs.first[known], runs.last[known])
+            window.impossible_slots = np.concatenate((window.impossible_slots, slots[~known]))
+
+    def _advance(self) -> None:
         """Read on if the pages in the buffer are used up, and look up the next tuples in what is there."""
-        counts = StepCounts() if self._run is not None else self._read_on()
+        if self._run is None:
+            self._read_on()
         assert self._run is not None
         collected = self._buckets.collect(self._reads, self._cursor, self._limit)
         self._cursor = collected.cursor
         first, count = self._run.match(self._window.code[collected.slots], collected.pages)
         self._pairs = Pairs(collected.slots, first, count, collected.done, unique=self._relation.unique)
         self._exhausted = self._cursor.read == len(self._reads.firsts)
-        return counts + StepCounts(probes=len(collected.slots))
+        self._probes += len(collected.slots)
 
-    def _read_on(self) -> StepCounts:
+    def _read_on(self) -> None:
         # steps 2 and 3
         if self._relation.resident:
-            return self._use_in_place(cast(ResidentRelation, self._relation))
+            wanted = self._buckets.wanted(crossing=not self._relation.unique)
+            self._run = self._reader.use(wanted)
+            self._reads = Reads(np.zeros(1, np.int64), np.array([self._relation.pages]))
+            self._cursor = Cursor(0, 0)
+            return
         reads = self._buckets.plan(self._position, self._buffer_pages, self._gap_pages)
         if not len(reads.firsts):
             reads = self._buckets.plan(0, self._buffer_pages, self._gap_pages)
-        goes_on = int(reads.firsts[0]) == self._position and self._position > 0
-        self._run = self._relation.read_many(reads.firsts, reads.counts)
+        self._run = self._reader.read_many(reads.firsts, reads.counts)
         self._reads = reads
         self._cursor = Cursor(0, int(reads.firsts[0]))
         self._position = int(reads.firsts[-1] + reads.counts[-1])
-        return StepCounts(
-            pages_read=reads.pages, seeks=len(reads.firsts) - goes_on, bytes_read=reads.pages * self._relation.page_bytes
-        )
-
-    def _use_in_place(self, relation: ResidentRelation) -> StepCounts:
-        wanted = self._buckets.wanted(crossing=not relation.unique)
-        relation.touch(wanted)
-        self._run = relation.whole()
-        self._reads = Reads(np.zeros(1, np.int64), np.array([relation.pages]))
-        self._cursor = Cursor(0, 0)
-        return StepCounts(pages_read=len(wanted), bytes_read=len(wanted) * relation.page_bytes)
 
 
 def _plan(

@@ -27,10 +27,12 @@ from millrace.relations.folder import (
     stored_schema,
     write_index,
 )
+from millrace.relations.frequency import count_column, counts_of, frequency_order, keys_path
+from millrace.relations.keyindex import write_key_index
 from millrace.relations.layout import CODE_COLUMN, RECORD_COLUMN
-from millrace.relations.shard import ALIGNMENT, ShardInfo, plan_rows_per_page, write_shard
+from millrace.relations.shard import ALIGNMENT, ShardInfo, directory_path, plan_rows_per_page, write_shard
 
-LAYOUTS = ("auto", "key", "hash")
+LAYOUTS = ("auto", "key", "hash", "frequency")
 PAGE_BYTES = 64 << 10
 _BUILDING = "building"
 _held: dict[Path, int] = {}  # version folders that this process is building, and the locks on them
@@ -58,6 +60,11 @@ class BuildPlan:
     @property
     def code_column(self) -> str:
         return code_column(self.schema, self.key, self.codec)
+
+    @property
+    def by_code(self) -> bool:
+        """Rows are sorted by code; otherwise by how often their keys are wanted."""
+        return self.layout != "frequency"
 
     @property
     def version_folder(self) -> Path:
@@ -155,7 +162,9 @@ def _remove_killed(folder: Path) -> None:
 
 def finish(plan: BuildPlan, shards: Sequence[ShardInfo], rows_per_page: int, null_keys: int) -> TableVersion:
     """Write the index over the shards, drop what failed tasks left, and publish the version."""
-    named = {shard.file for shard in shards} | {shard.file + ".directory" for shard in shards} | {_BUILDING}
+    beside = (directory_path, keys_path) if not plan.by_code else (directory_path,)
+    files = [plan.version_folder / shard.file for shard in shards]
+    named = {file.name for file in files} | {path(file).name for file in files for path in beside} | {_BUILDING}
     for path in plan.version_folder.iterdir():
         if path.name not in named:
             path.unlink()
@@ -168,11 +177,18 @@ def finish(plan: BuildPlan, shards: Sequence[ShardInfo], rows_per_page: int, nul
     kept = [shard for shard in shards if shard.pages]
     if not kept:
         kept = list(shards[:1])
+    key_index = None
+    if not plan.by_code:
+        key_index = write_key_index(
+            plan.version_folder, [(keys_path(plan.version_folder / shard.file), shard.pages) for shard in kept]
+        )
+        for file in files:
+            keys_path(file).unlink()
     index_checksum = write_index(plan.version_folder, kept)
-    for shard in shards:
+    for shard, file in zip(shards, files, strict=True):
         if shard not in kept:
-            (plan.version_folder / shard.file).unlink()
-            (plan.version_folder / (shard.file + ".directory")).unlink()
+            file.unlink()
+            directory_path(file).unlink()
     version = TableVersion(
         number=plan.number,
         effective_at_us=0,
@@ -187,6 +203,7 @@ def finish(plan: BuildPlan, shards: Sequence[ShardInfo], rows_per_page: int, nul
         null_keys=null_keys,
         index_checksum=index_checksum,
         shards=tuple(kept),
+        key_index=key_index,
     )
     published = publish(plan.folder, version)
     (plan.version_folder / _BUILDING).unlink()
@@ -202,13 +219,24 @@ def build_table(
     layout: str = "auto",
     page_bytes: int = PAGE_BYTES,
     shards: int = 1,
+    counts: pa.Table | None = None,
 ) -> TableVersion:
-    """Build a version of a table from Arrow data in this process."""
+    """Build a version of a table from Arrow data in this process.
+
+    `counts`, for `layout="frequency"`, has the key columns and a number: how often the key is wanted.
+    """
+    check_counts(layout, counts)
+    if counts is not None:
+        count_column(counts.schema, (key,) if isinstance(key, str) else key)
     plan = prepare(Path(folder), table.schema, key, layout, page_bytes)
     try:
         encoded = plan.codec.encode([table.column(name) for name in plan.key])
         kept = np.flatnonzero(~encoded.nulls)
-        order = kept[np.argsort(encoded.codes[kept], kind="stable")]
+        if counts is not None:
+            wanted = counts_of(encoded.codes[kept], counts, plan.key, plan.codec)
+            order = kept[frequency_order(encoded.codes[kept], wanted)]
+        else:
+            order = kept[np.argsort(encoded.codes[kept], kind="stable")]
         codes = encoded.codes[order]
         rows = table.take(pa.array(order))
         if plan.code_column == CODE_COLUMN:
@@ -219,21 +247,26 @@ def build_table(
         for number, (start, end) in enumerate(_cuts(codes, shards)):
             path = plan.version_folder / f"shard-{number:05d}.pages"
             part = rows.slice(start, end - start).to_batches(max_chunksize=10_000)
-            infos.append(write_shard(path, plan.stored_schema, plan.code_column, rows_per_page, part, page_bytes))
+            infos.append(write_shard(path, plan.stored_schema, plan.code_column, rows_per_page, part, page_bytes, plan.by_code))
         return finish(plan, infos, rows_per_page, len(encoded.nulls) - len(kept))
     except BaseException:
         discard(plan)
         raise
 
 
+def check_counts(layout: str, counts: object) -> None:
+    """Counts are there when they are needed, and only then."""
+    if layout == "frequency" and counts is None:
+        raise ParameterError("layout='frequency' needs counts=, a table with the key columns and how often each key is wanted")
+    if layout != "frequency" and counts is not None:
+        raise ParameterError(f"counts= are for layout='frequency'; the layout is {layout!r}")
+
+
 def _cuts(codes: np.ndarray[tuple[int], np.dtype[np.int64]], shards: int) -> list[tuple[int, int]]:
-    """Row ranges of about equal size that keep equal codes together."""
+    """Row ranges of about equal size that keep equal codes, which stand side by side, together."""
     if shards < 1:
         raise ParameterError(f"shards must be at least 1; got {shards}")
-    places = [0]
-    for number in range(1, shards):
-        place = len(codes) * number // shards
-        if place < len(codes):
-            place = int(np.searchsorted(codes, codes[place], "left"))
-        places.append(max(places[-1], place))
+    edges = np.append(0, np.flatnonzero(codes[1:] != codes[:-1]) + 1)
+    wanted = np.arange(1, shards) * len(codes) // shards
+    places = [0, *edges[np.searchsorted(edges, wanted, "right") - 1].tolist()]
     return list(zip(places, [*places[1:], len(codes)], strict=True))

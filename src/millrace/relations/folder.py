@@ -4,6 +4,7 @@ products/
   manifest.json           the versions, oldest first: the only file that is ever replaced
   v000001/index.arrow     one row per page of the version: where it is, its codes, its checksum, its buffers
   v000001/shard-*.pages   the pages
+  v000001/keys.*          where every key lives, if rows are not sorted by code: see `keyindex`
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import xxhash
 
 from millrace.core.errors import DamagedTableError, TableError, TableVersionError
 from millrace.core.keys import CODEC_VERSION, KeyCodec
+from millrace.relations.keyindex import KeyIndexInfo
 from millrace.relations.layout import CODE_COLUMN
 from millrace.relations.shard import ShardInfo, directory_path
 
@@ -51,6 +53,7 @@ class TableVersion:
     null_keys: int  # rows left out because they can never match
     index_checksum: str
     shards: tuple[ShardInfo, ...]
+    key_index: KeyIndexInfo | None = None  # of rows in the order of counts
 
     @property
     def folder(self) -> str:
@@ -58,7 +61,8 @@ class TableVersion:
 
     @property
     def bytes(self) -> int:
-        return sum(shard.bytes for shard in self.shards)
+        index = self.key_index.bytes if self.key_index is not None else 0
+        return sum(shard.bytes for shard in self.shards) + index
 
     @property
     def longest_run(self) -> int:
@@ -86,6 +90,7 @@ class TableVersion:
             "stored_schema": _schema_text(self.stored_schema),
             "columns": {field.name: str(field.type) for field in self.schema},
             "shards": [shard.as_dict() for shard in self.shards],
+            "key_index": self.key_index.as_dict() if self.key_index is not None else None,
         }
 
     @staticmethod
@@ -95,6 +100,7 @@ class TableVersion:
             schema=_schema_of(values["schema"]),
             stored_schema=_schema_of(values["stored_schema"]),
             shards=tuple(ShardInfo(**shard) for shard in values["shards"]),
+            key_index=KeyIndexInfo(**values["key_index"]) if values.get("key_index") else None,
             **{name: values[name] for name in _PLAIN},
         )
 

@@ -11,6 +11,7 @@ from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.core.protocols import PageRuns
 from millrace.core.step import Int64Array
+from millrace.relations.frequency import KeyEntries, frequency_order, key_entries
 
 
 class MemoryRun:
@@ -45,10 +46,26 @@ class MemoryRun:
         return self._batch.select(list(columns)).take(pa.array(self._positions[rows]))
 
 
+class MemoryFrames:
+    """Pages of a `MemoryRelation` that stay: it has them all, so only the reads are noted."""
+
+    def __init__(self, relation: MemoryRelation) -> None:
+        self._relation = relation
+
+    def load(self, pages: Int64Array, frames: Int64Array, *, each: bool = False) -> None:
+        starts = np.arange(len(pages)) if each else np.flatnonzero(np.diff(pages, prepend=-2) != 1)
+        counts = np.diff(starts, append=len(pages))
+        self._relation.reads.extend(zip(pages[starts].tolist(), counts.tolist(), strict=True))
+
+    def run(self, pages: Int64Array, frames: Int64Array) -> MemoryRun:
+        return MemoryRun(self._relation, pages)
+
+
 class MemoryRelation:
     """Rows of a batch as pages of `rows_per_page`, sorted by key code unless `indexed` is false.
 
-    `reads` lists every read as (first page, pages): what the tests of I/O look at.
+    With `counts`, one number for each row of the batch, keys with high counts come first, and rows are sorted by code only
+    inside their pages. `reads` lists every read as (first page, pages): what the tests of I/O look at.
     """
 
     resident = False
@@ -61,6 +78,7 @@ class MemoryRelation:
         *,
         indexed: bool = True,
         codec: KeyCodec | None = None,
+        counts: Sequence[float] | None = None,
     ) -> None:
         if rows_per_page < 1:
             raise ParameterError(f"rows_per_page must be at least 1; got {rows_per_page}")
@@ -74,7 +92,10 @@ class MemoryRelation:
         self.codec = codec or KeyCodec(tuple(batch.schema.field(name).type for name in self.key))
         encoded = self.codec.encode([batch.column(name) for name in self.key])
         order = np.flatnonzero(encoded.valid)
-        if indexed:
+        if counts is not None:
+            order = order[frequency_order(encoded.codes[order], np.asarray(counts, np.float64)[order])]
+            order = order[np.lexsort((encoded.codes[order], np.arange(len(order)) // rows_per_page))]
+        elif indexed:
             order = order[np.argsort(encoded.codes[order], kind="stable")]
         self.batch = batch.take(pa.array(order))
         self.codes = encoded.codes[order]
@@ -86,6 +107,7 @@ class MemoryRelation:
         self.unique = len(np.unique(self.codes)) == self.rows
         self._firsts = self.codes[0::rows_per_page]
         self._lasts = np.append(self.codes[rows_per_page - 1 :: rows_per_page], self.codes[-1:])[: self.pages]
+        self._entries = key_entries(self.codes, np.arange(self.rows) // rows_per_page) if counts is not None else None
         self.reads: list[tuple[int, int]] = []
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -101,6 +123,8 @@ class MemoryRelation:
         self.unique = len(np.unique(self.codes)) == self.rows
 
     def locate(self, codes: Int64Array) -> PageRuns:
+        if self._entries is not None:
+            return _look_up(self._entries, codes)
         first = np.searchsorted(self._lasts, codes, "left")
         return PageRuns(first, np.searchsorted(self._firsts, codes, "right") - 1)
 
@@ -114,3 +138,15 @@ class MemoryRelation:
         runs = [np.arange(first, first + count) for first, count in zip(firsts, counts, strict=True)]
         self.reads.extend((int(first), int(count)) for first, count in zip(firsts, counts, strict=True))
         return MemoryRun(self, np.concatenate(runs))
+
+    def frames(self, count: int) -> MemoryFrames:
+        return MemoryFrames(self)
+
+
+def _look_up(entries: KeyEntries, codes: Int64Array) -> PageRuns:
+    first, last = np.zeros(len(codes), np.int64), np.full(len(codes), -1)
+    if len(entries.codes):
+        place = np.minimum(np.searchsorted(entries.codes, codes), len(entries.codes) - 1)
+        there = entries.codes[place] == codes
+        first[there], last[there] = entries.firsts[place[there]], entries.lasts[place[there]]
+    return PageRuns(first, last)

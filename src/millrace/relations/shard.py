@@ -1,9 +1,10 @@
-"""Writing a shard: pages of a sorted table, one after the other, and a directory that says where they are.
+"""Writing a shard: pages of a table, one after the other, and a directory that says where they are.
 
 shard file   | page 0        |pad| page 1        |pad| ...        every page starts at a 4 KiB boundary
 page         Arrow IPC record batch message of at most `rows_per_page` rows; see `layout` for what is in it
 directory    one row per page: offset, bytes, rows, first and last code, checksum, where codes and records stand in the page,
              and which columns have nulls there
+keys         where rows are not sorted by code: the pages of every key, for the index of the table
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import xxhash
 
 from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
+from millrace.relations.frequency import KeyEntries, key_entries, keys_path, write_keys
 from millrace.relations.layout import PageLayout
 from millrace.relations.records import pack
 
@@ -73,14 +75,18 @@ def plan_rows_per_page(sample: pa.RecordBatch, page_bytes: int) -> int:
 
 
 class ShardWriter:
-    """Writes one shard from batches that arrive sorted by `code_column`.
+    """Writes one shard from batches that arrive sorted by `code_column`, or, with `by_code` false, in any order that keeps
+    equal codes together; they are then sorted inside each page, and the keys of the shard are written beside it.
 
     The file appears under its name only when `close` has put everything on disk; until then it has a `.partial` name.
     """
 
     def __init__(
-        self, path: Path, schema: pa.Schema, code_column: str, rows_per_page: int, page_bytes: int | None = None
-    ) -> None:
+        self, path: Path, schema: pa.Schema, code_column: str, rows_per_page: int, page_bytes: int | None = None,
+        by_code: bool = True,
+    ) -> None:  # fmt: skip
+        self._by_code = by_code
+        self._keys: list[Int64Array] = []  # codes of each page, if they are wanted
         self._path = path
         self._partial = path.with_name(path.name + ".partial")
         self._code = code_column
@@ -112,9 +118,11 @@ class ShardWriter:
         directory = self._directory()
         with pa.OSFile(str(directory_path(self._path)), "wb") as sink, pa.ipc.new_file(sink, directory.schema) as writer:
             writer.write_batch(directory)
+        if not self._by_code:
+            write_keys(keys_path(self._path), self._key_entries())
         rows = sum(page[3] for page in self._pages)
         widest = max((page[2] for page in self._pages), default=0)
-        first, last = (self._pages[0][4], self._pages[-1][5]) if self._pages else (0, 0)
+        first, last = min((page[4] for page in self._pages), default=0), max((page[5] for page in self._pages), default=0)
         return ShardInfo(self._path.name, rows, len(self._pages), self._bytes, _aligned(widest), self._longest_run, first, last)
 
     def abort(self) -> None:
@@ -122,7 +130,7 @@ class ShardWriter:
         try:
             self._file.close()
         finally:
-            for leftover in (self._partial, self._path, directory_path(self._path)):
+            for leftover in (self._partial, self._path, directory_path(self._path), keys_path(self._path)):
                 leftover.unlink(missing_ok=True)
 
     def _flush(self, *, whole_pages: bool) -> None:
@@ -141,7 +149,7 @@ class ShardWriter:
         """Check the order of what is about to be written, and keep the longest run of equal codes."""
         if len(codes) == 0:
             return
-        if (codes[1:] < codes[:-1]).any() or (self._last is not None and codes[0] < self._last):
+        if self._by_code and ((codes[1:] < codes[:-1]).any() or (self._last is not None and codes[0] < self._last)):
             raise ParameterError("rows of a shard must come sorted by code")
         edges = np.flatnonzero(codes[1:] != codes[:-1]) + 1
         lengths = np.diff(np.concatenate(([0], edges, [len(codes)])))
@@ -159,6 +167,10 @@ class ShardWriter:
             return
         layout = self._layout
         codes = batch.column(self._code).view(pa.int64())
+        if not self._by_code:
+            order = np.argsort(codes.to_numpy(), kind="stable")
+            batch, codes = batch.take(pa.array(order)), codes.take(pa.array(order))
+            self._keys.append(np.unique(codes.to_numpy()))
         records, nulls = pack(batch, layout)
         nested = [batch.column(name) for name in layout.nested]
         message = pa.RecordBatch.from_arrays([codes, records, *nested], schema=layout.page_schema).serialize()
@@ -172,6 +184,10 @@ class ShardWriter:
         padded = _aligned(message.size)
         self._file.write(b"\0" * (padded - message.size))
         self._bytes += padded
+
+    def _key_entries(self) -> KeyEntries:
+        pages = np.repeat(np.arange(len(self._keys)), [len(codes) for codes in self._keys])
+        return key_entries(np.concatenate((np.zeros(0, np.int64), *self._keys)), pages)
 
     def _directory(self) -> pa.RecordBatch:
         schema = DIRECTORY_SCHEMA
@@ -188,9 +204,10 @@ def write_shard(
     rows_per_page: int,
     batches: Iterable[pa.RecordBatch],
     page_bytes: int | None = None,
+    by_code: bool = True,
 ) -> ShardInfo:
     """Write a whole shard, or leave nothing. With `page_bytes`, pages twice as long are cut further."""
-    writer = ShardWriter(path, schema, code_column, rows_per_page, page_bytes)
+    writer = ShardWriter(path, schema, code_column, rows_per_page, page_bytes, by_code)
     try:
         for batch in batches:
             if batch.num_rows:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,14 @@ from millrace.core.errors import DamagedTableError, ParameterError, TableError
 from millrace.core.protocols import PageRuns
 from millrace.core.step import Int64Array
 from millrace.relations import search
+from millrace.relations.files import READ_MODES, ReadMode, open_file, read_into
 from millrace.relations.folder import TableVersion
+from millrace.relations.frames import StoredFrames
+from millrace.relations.keyindex import StoredKeyIndex
 from millrace.relations.layout import PageLayout
 from millrace.relations.records import Unpacker
 from millrace.relations.search import PageIndex, PagePlaces
 from millrace.relations.shard import ALIGNMENT, checksum
-
-ReadMode = Literal["direct", "buffered", "mmap"]
-READ_MODES: tuple[ReadMode, ...] = ("direct", "buffered", "mmap")
 
 _Int32s = npt.NDArray[np.int32]
 
@@ -120,7 +120,10 @@ class StoredRelation:
         self.layout = PageLayout(version.stored_schema, version.code_column)
         self._folder = folder / version.folder
         self._load_index()
-        self._files = [_open_shard(self._folder / shard.file, shard.bytes, mode) for shard in version.shards]
+        self._files = [open_file(self._folder / shard.file, shard.bytes, mode) for shard in version.shards]
+        self.disk_index: StoredKeyIndex | None = None
+        if version.key_index is not None:
+            self.disk_index = StoredKeyIndex(self._folder, version.key_index, mode)
         self.read_seconds = 0.0
         self.bytes_read = 0
         self.reads = 0
@@ -133,6 +136,8 @@ class StoredRelation:
     def close(self) -> None:
         """Give up files and memory; runs must not be used any more."""
         self._whole = None
+        if self.disk_index is not None:
+            self.disk_index.close()
         for descriptor in self._files:
             os.close(descriptor)
         self._files = []
@@ -140,6 +145,8 @@ class StoredRelation:
         self._buffer = None
 
     def locate(self, codes: Int64Array) -> PageRuns:
+        if self.disk_index is not None:
+            return self.disk_index.locate(codes)
         first = np.empty(len(codes), np.int64)
         last = np.empty(len(codes), np.int64)
         search.locate_pages(codes, self.firsts, self.lasts, self._guide, self._guide_shift, first, last)
@@ -154,8 +161,37 @@ class StoredRelation:
         pages = np.concatenate([np.arange(first, first + count) for first, count in zip(firsts, counts, strict=True)])
         if self.resident:
             self.touch(pages)
-            return StoredRun(self, pages, self._addresses[pages], self._maps)
+            return self.run_in_place(pages)
         return self._read_into_buffer(firsts, counts, pages)
+
+    def frames(self, count: int) -> StoredFrames:
+        return StoredFrames(self, count)
+
+    def run_in_place(self, pages: Int64Array) -> StoredRun:
+        """Pages that were touched, where they are (`mmap` only)."""
+        return StoredRun(self, pages, self._addresses[pages], self._maps)
+
+    def run_at(self, pages: Int64Array, addresses: Int64Array, keep: Any) -> StoredRun:
+        """Pages that were read to these addresses, which are good while `keep` is."""
+        return StoredRun(self, pages, addresses, keep)
+
+    def padded_bytes(self, page: int) -> int:
+        """What a page takes in its file."""
+        return _end(self, page) - int(self.offsets[page])
+
+    def read_into(self, pages: Int64Array, views: Sequence[memoryview], *, each: bool) -> None:
+        """Read pages into the given places, neighbours in one read unless `each` is wanted by itself."""
+        before = time.perf_counter()
+        ranges = _ranges(self._shard, pages) if not each else [(i, i) for i in range(len(pages))]
+        for start, end in ranges:
+            page = int(pages[start])
+            shard = int(self._shard[page])
+            self._read_span(shard, int(self.offsets[page]), views[start : end + 1], page)
+        self.read_seconds += time.perf_counter() - before
+        self.reads += len(ranges)
+        self.bytes_read += sum(len(view) for view in views)
+        for page, view in zip(pages.tolist(), views, strict=True):
+            self._verify(page, view[: int(self.page_sizes[page])])
 
     def whole(self) -> StoredRun:
         """All pages in place (`mmap` only). Pages must be `touch`ed before they are used."""
@@ -209,6 +245,9 @@ class StoredRelation:
         """What was read since the last call: reads, bytes, seconds."""
         counts = {"disk_reads": self.reads, "disk_bytes": self.bytes_read, "read_seconds": self.read_seconds}
         self.reads, self.bytes_read, self.read_seconds = 0, 0, 0.0
+        if self.disk_index is not None:
+            for name, count in self.disk_index.take_io_counts().items():
+                counts[name] += count
         return counts
 
     def _load_index(self) -> None:
@@ -234,7 +273,7 @@ class StoredRelation:
         """For `locate`: about one page to a bucket of equally many codes, so that most keys are found without a search."""
         self._guide_shift = np.uint64(0)
         self._guide = np.zeros(1, np.int32)
-        if self.pages:
+        if self.pages and self.version.key_index is None:
             span = int(self.lasts[-1]) - int(self.firsts[0])
             shift = max(0, span.bit_length() - (2 * self.pages).bit_length())
             self._guide_shift = np.uint64(shift)
@@ -257,7 +296,7 @@ class StoredRelation:
 
     def _read_ahead(self, pages: Int64Array) -> None:
         """Ask the system for these pages in as few ranges as there are."""
-        for start, end in _ranges(self._shard, self.offsets, self.page_sizes, pages):
+        for start, end in _ranges(self._shard, pages):
             shard = int(self._shard[pages[start]])
             begin = int(self.offsets[pages[start]])
             self._maps[shard].madvise(mmap.MADV_WILLNEED, begin, _end(self, int(pages[end])) - begin)
@@ -272,7 +311,7 @@ class StoredRelation:
         place, filled = 0, 0
         before = time.perf_counter()
         for shard, begin, end, first, count in spans:
-            self._read_span(shard, begin, view[place : place + end - begin], first)
+            self._read_span(shard, begin, [view[place : place + end - begin]], first)
             addresses[filled : filled + count] = base + place + (self.offsets[first : first + count] - begin)
             filled += count
             place += end - begin
@@ -288,14 +327,9 @@ class StoredRelation:
             self._buffer = mmap.mmap(-1, max(size, ALIGNMENT), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         return self._buffer
 
-    def _read_span(self, shard: int, begin: int, view: memoryview, page: int) -> None:
-        got = 0
-        while got < len(view):
-            count = os.preadv(self._files[shard], [view[got:]], begin + got)
-            if count == 0:
-                file = self._folder / self.version.shards[shard].file
-                raise DamagedTableError(f"{file} ends before page {page}; restore it or build the table again")
-            got += count
+    def _read_span(self, shard: int, begin: int, views: Sequence[memoryview], page: int) -> None:
+        file = self._folder / self.version.shards[shard].file
+        read_into(self._files[shard], begin, views, f"{file} ends before page {page}")
 
     def _verify(self, page: int, data: memoryview) -> None:
         if checksum(data) != int(self._checksums[page]):
@@ -325,27 +359,9 @@ def _spans(relation: StoredRelation, firsts: Int64Array, counts: Int64Array) -> 
     return spans
 
 
-def _ranges(shard: Any, offsets: Any, sizes: Any, pages: Int64Array) -> list[tuple[int, int]]:
+def _ranges(shard: Any, pages: Int64Array) -> list[tuple[int, int]]:
     """Index ranges (both ends inside) of pages that follow each other in one file."""
     breaks = np.flatnonzero((np.diff(pages) != 1) | (np.diff(shard[pages]) != 0))
     starts = np.concatenate(([0], breaks + 1))
     ends = np.concatenate((breaks, [len(pages) - 1]))
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
-
-
-def _open_shard(path: Path, size: int, mode: ReadMode) -> int:
-    try:
-        actual = path.stat().st_size
-    except FileNotFoundError:
-        raise TableError(f"{path} is missing: the table is incomplete; restore the file or build the table again") from None
-    if actual != size:
-        raise DamagedTableError(
-            f"{path} has {actual} bytes and should have {size}: it was cut or changed; restore it or build the table again"
-        )
-    flags = os.O_RDONLY
-    if mode == "direct":
-        try:
-            return os.open(path, flags | os.O_DIRECT)
-        except OSError as refused:
-            raise TableError(f"{path}: the file system has no direct reads ({refused}); use read='buffered'") from None
-    return os.open(path, flags)

@@ -18,17 +18,21 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from millrace.core.budget import format_bytes
 from millrace.core.errors import MillraceError, ParameterError, TableError
-from millrace.core.keys import family
-from millrace.relations.build import PAGE_BYTES, BuildPlan, discard, finish, prepare
+from millrace.core.keys import KeyCodec, family
+from millrace.relations.build import PAGE_BYTES, BuildPlan, check_counts, discard, finish, prepare
+from millrace.relations.files import ReadMode
 from millrace.relations.folder import TableVersion, now_us, read_versions, version_at
+from millrace.relations.frequency import count_column
 from millrace.relations.layout import CODE_COLUMN
 from millrace.relations.shard import ShardInfo, plan_rows_per_page, write_shard
-from millrace.relations.stored import ReadMode, StoredRelation
+from millrace.relations.stored import StoredRelation
 from millrace.spark.pins import batch_identity, pinned_version
 from millrace.spark.planned import PlannedTable
 from millrace.spark.registry import choose_mode, open_relation
-from millrace.spark.schema import arrow_schema, check_key_types, column_field
+from millrace.spark.schema import arrow_schema, arrow_type, check_key_types, column_field
 
+_COUNT = "__millrace_count"
+_MOST_COUNT = 1e21
 _REPORT = StructType([StructField("shard", StringType()), StructField("partition", LongType())])
 
 
@@ -49,8 +53,16 @@ class Description:
             f"  {v.rows:,} rows in {v.pages:,} pages of at most {format_bytes(v.page_bytes)}, {format_bytes(v.bytes)} in "
             f"{len(v.shards)} shards\n"
             f"  key {', '.join(v.key)} ({keys}), layout {v.layout}, {v.null_keys:,} rows without a key left out\n"
+            f"{self._index}"
             f"  columns {columns}"
         )
+
+    @property
+    def _index(self) -> str:
+        index = self.version.key_index
+        if index is None:
+            return ""
+        return f"  index of {index.keys:,} keys in {index.blocks + index.hot_blocks:,} blocks, {format_bytes(index.bytes)}\n"
 
 
 class MasterTable:
@@ -81,11 +93,14 @@ class MasterTable:
         layout: str = "auto",
         page_bytes: int = PAGE_BYTES,
         shards: int | None = None,
+        counts: DataFrame | None = None,
     ) -> MasterTable:
         """Write `data` as a new version of the table in folder `path`, as a Spark job.
 
         `layout="key"` sorts by the key, so that neighbours share pages; `"hash"` spreads keys evenly and serves every key
-        type; `"auto"` takes `key` where it can. `path` must be visible under the same name to driver and executors.
+        type; `"auto"` takes `key` where it can. `"frequency"` puts rows first whose keys are wanted most, by `counts`: the key
+        columns and a number, such as `sales.groupBy("product_id").count()`; keys that are not there count as 0.
+        `path` must be visible under the same name to driver and executors.
         """
         if data.isStreaming:
             raise ParameterError("a table is built from a batch DataFrame; this one is streaming")
@@ -94,11 +109,13 @@ class MasterTable:
         check_key_types(fields)
         if shards is not None and shards < 1:
             raise ParameterError(f"shards must be at least 1; got {shards}")
+        check_counts(layout, counts)
+        wanted = _counts_by_key(counts, fields) if counts is not None else None
         folder = Path(path).absolute()
         schema = arrow_schema(data.schema)
         plan = prepare(folder, schema, [field.name for field in fields], layout, page_bytes)
         try:
-            version = _write(plan, data, shards or _default_shards(data))
+            version = _write(plan, data, shards or _default_shards(data), wanted)
         except BaseException as failed:
             discard(plan)
             if isinstance(failed, MillraceError) or not isinstance(failed, Exception):
@@ -146,7 +163,33 @@ def _default_shards(data: DataFrame) -> int:
     return max(8, 2 * int(data.sparkSession.conf.get("spark.default.parallelism", "0") or 0))
 
 
-def _write(plan: BuildPlan, data: DataFrame, shards: int) -> TableVersion:
+def _counts_by_key(counts: DataFrame, key: list[StructField]) -> DataFrame:
+    """The table of counts, checked: the key columns under their names in the table, and the count as a number that adds up
+    to the same in any order, so that a task that is tried again finds the same order of rows."""
+    if counts.isStreaming:
+        raise ParameterError("counts come from a batch DataFrame; this one is streaming")
+    fields = [column_field(counts, field.name, "table of counts") for field in key]
+    check_key_types(fields)
+    column = count_column(arrow_schema(counts.schema), [field.name for field in fields])
+    KeyCodec(tuple(arrow_type(field.name, field.dataType) for field in key)).check(
+        [(field.name, arrow_type(field.name, field.dataType)) for field in fields]
+    )
+    number = F.nanvl(F.col(_quoted(column)).cast("double"), F.lit(0.0))
+    number = F.greatest(F.least(number, F.lit(_MOST_COUNT)), F.lit(-_MOST_COUNT)).cast("decimal(28,6)")
+    mine = [F.col(_quoted(theirs.name)).alias(field.name) for theirs, field in zip(fields, key, strict=True)]
+    return counts.select(*mine, number.alias(_COUNT))
+
+
+def _with_counts(plan: BuildPlan, coded: DataFrame, counts: DataFrame) -> DataFrame:
+    """Rows with the count of their code as a last column."""
+    code = _code_expression(plan, [F.col(_quoted(name)) for name in plan.key])
+    known = counts.where(" AND ".join(f"{_quoted(name)} IS NOT NULL" for name in plan.key))
+    by_code = known.select(code.alias(CODE_COLUMN), _COUNT).groupBy(CODE_COLUMN).agg(F.sum(_COUNT).alias(_COUNT))
+    joined = coded.join(by_code, CODE_COLUMN, "left")
+    return joined.withColumn(_COUNT, F.coalesce(F.col(_COUNT), F.lit(0)))
+
+
+def _write(plan: BuildPlan, data: DataFrame, shards: int, counts: DataFrame | None = None) -> TableVersion:
     """The job: codes, sort, one shard per partition; then the driver puts the collected shards together."""
     key = [F.col(_quoted(name)) for name in plan.key]
     null_free = data.where(" AND ".join(f"{_quoted(name)} IS NOT NULL" for name in plan.key))  # dropna would take NaN too
@@ -154,13 +197,18 @@ def _write(plan: BuildPlan, data: DataFrame, shards: int) -> TableVersion:
     coded = null_free.select(_code_expression(plan, key).alias(CODE_COLUMN), *plain)
     rows_per_page = _rows_per_page(plan, data)
     write = _shard_writer(plan, rows_per_page)
-    job = coded.repartitionByRange(shards, CODE_COLUMN).sortWithinPartitions(CODE_COLUMN).mapInArrow(write, _REPORT)
+    order = [F.col(CODE_COLUMN)]
+    if counts is not None:
+        coded, order = _with_counts(plan, coded, counts), [F.col(_COUNT).desc(), F.col(CODE_COLUMN)]
+    laid = coded.repartitionByRange(shards, *order).sortWithinPartitions(*order)
+    job = (laid.drop(_COUNT) if counts is not None else laid).mapInArrow(write, _REPORT)
     reports = sorted(job.collect(), key=lambda row: row["partition"])
     infos = [ShardInfo(**json.loads(row["shard"])) for row in reports]
     if not infos:
         empty = plan.version_folder / "shard-empty.pages"
-        infos = [write_shard(empty, plan.stored_schema, plan.code_column, rows_per_page, [])]
-    infos.sort(key=lambda info: (info.pages > 0, info.first))
+        infos = [write_shard(empty, plan.stored_schema, plan.code_column, rows_per_page, [], by_code=plan.by_code)]
+    if plan.by_code:
+        infos.sort(key=lambda info: (info.pages > 0, info.first))
     return finish(plan, infos, rows_per_page, _null_keys(plan, data))
 
 
@@ -214,7 +262,7 @@ def _shard_writer(plan: BuildPlan, rows_per_page: int) -> Any:
             raise TableError(f"an executor can't see {path.parent}: give a path that driver and executors share")
         schema, own_code = plan.stored_schema, plan.code_column == CODE_COLUMN
         rows = (_stored(batch, schema, own_code) for batch in batches)
-        info = write_shard(path, schema, plan.code_column, rows_per_page, rows, plan.page_bytes)
+        info = write_shard(path, schema, plan.code_column, rows_per_page, rows, plan.page_bytes, plan.by_code)
         report = [pa.array([json.dumps(info.as_dict())]), pa.array([partition], pa.int64())]
         yield pa.RecordBatch.from_arrays(report, ["shard", "partition"])
 

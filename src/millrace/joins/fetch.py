@@ -1,0 +1,238 @@
+"""The loop of HYBRIDJOIN and X-HYBRIDJOIN: the oldest waiting tuple picks the pages to fetch, and they serve all that wait.
+
+    R      p0 p1 p2 | p3 p4 | p5 p6 | p7 p8 | ...
+           pinned   | partitions of `buffer_pages`, fixed and non-overlapping, behind the pinned pages
+
+A tuple whose rows all lie on pinned pages is answered when it is loaded; one whose rows begin there and go on behind them
+meets the pinned ones then, and waits for the others only. HYBRIDJOIN pins no page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millrace.core.budget import Budget
+from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
+from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.joins.emit import OUTPUT_ROWS, Emitter
+from millrace.joins.pairs import Pairs
+from millrace.joins.reading import Reader
+from millrace.joins.sizing import Sizing, code_bytes_per_page, open_index, reserve
+from millrace.structures.chains import Chains
+from millrace.structures.hashtable import START, Cursor, HashTable
+from millrace.structures.queue import Queue
+from millrace.structures.window import Window, Windowed
+
+_PAGE_NUMBER_BYTES = 4
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The key that is being read: the oldest tuple's, on pages `first` to `last`."""
+
+    code: int
+    first: int
+    last: int
+
+
+@dataclass
+class _Reading:
+    """Pages `first` to `last` in the disk buffer, whose rows are probed up to `cursor`."""
+
+    run: PageRun
+    first: int
+    last: int
+    codes: Int64Array
+    cursor: Cursor = START
+
+
+class FetchJoin(Windowed):
+    """A join that reads the pages of the oldest waiting tuple. Subclasses say how memory is shared out."""
+
+    def __init__(
+        self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, sizing: Sizing, pinned_pages: int = 0
+    ) -> None:
+        self.buffer_pages = sizing.buffer_pages
+        self.pinned_pages = pinned_pages
+        self.partitions = partitions(relation, sizing.buffer_pages, pinned_pages)
+        self.pending = 0
+        reserve(relation, spec, budget, sizing, code_bytes_per_page(relation))
+        if pinned_pages and not relation.resident:
+            budget.reserve("pinned pages", pinned_pages * relation.page_bytes)
+        self._relation = relation
+        self._budget = budget
+        self._window = Window(relation, spec, budget, sizing.capacity)
+        self._table = HashTable(sizing.capacity, budget)
+        self._queue = Queue(sizing.capacity, budget)
+        self._lists = Chains("partition", self.partitions, sizing.capacity, budget)
+        self._first = budget.array("first pages", sizing.capacity, np.int32)
+        self._last = self._first if relation.unique else budget.array("last pages", sizing.capacity, np.int32)
+        self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
+        self._reader = Reader(relation, open_index(relation, budget, sizing.hot_keys))
+        self._inbox: list[Int64Array] = []
+        self._pinned: PageRun | None = None  # read when the first tuple comes
+        self._pairs: Pairs | None = None  # found on pinned pages, and still to be put out
+        self._wanted: _Wanted | None = None
+        self._reading: _Reading | None = None
+        self._next_page = 0  # where the wanted key goes on
+        self._probes = self._pinned_matches = 0  # since the last step
+
+    def offer(self, batch: pa.RecordBatch) -> int:
+        """Take as many tuples as there are free slots."""
+        taken, slots = self._window.admit(batch, self._window.free_slots)
+        self._inbox.append(slots)
+        self.pending += taken
+        return taken
+
+    def step(self) -> Step:
+        self._emitter.begin()
+        if self._wanted is None and self._pairs is None:
+            self._load()
+        if self._pairs is not None:
+            self._answer(self._pairs)
+        if self._wanted is None and self._pairs is None:
+            self._wanted = self._oldest()
+        if self._wanted is not None:
+            if self._reading is None:
+                self._reading = self._read()
+            self._probe(self._wanted, self._reading)
+        counts = StepCounts(probes=self._probes, pinned_matches=self._pinned_matches)
+        step = self._emitter.finish(counts + self._reader.counts())
+        self._probes = self._pinned_matches = 0
+        self.pending -= step.counts.removed
+        return step
+
+    def _load(self) -> None:
+        """Let the tuples that have come wait for their pages, or answer them from those that are pinned."""
+        slots = np.concatenate((np.zeros(0, np.int64), *self._inbox))
+        if len(slots):
+            self._pin()
+            first, last = self._reader.locate(self._window.code[slots])
+            present = last >= first
+            self._emitter.leave(slots[~present])
+            self._place(slots[present], first[present], last[present])
+        self._inbox = []
+
+    def _pin(self) -> None:
+        """Read the pinned pages, once and for all."""
+        if self._pinned is None and self.pinned_pages:
+            pages = np.arange(self.pinned_pages)
+            if self._relation.resident:
+                self._pinned = self._reader.use(pages)
+                return
+            frames = self._relation.frames(self.pinned_pages)
+            self._reader.load(frames, pages, pages)
+            self._pinned = frames.run(pages, pages)
+
+    def _place(self, slots: Int64Array, first: Int64Array, last: Int64Array) -> None:
+        """Tuples whose keys are on these pages: what is pinned is found at once, for the rest they wait."""
+        waits = last >= self.pinned_pages
+        if not waits.all() or (first < self.pinned_pages).any():
+            self._find(slots, first, np.minimum(last, self.pinned_pages - 1), slots[~waits])
+            slots, first, last = slots[waits], np.maximum(first[waits], self.pinned_pages), last[waits]
+        self._first[slots] = first
+        self._last[slots] = last
+        self._table.add(self._window.code[slots], slots)
+        self._queue.append(slots)
+        self._lists.add(self._partition(first), slots)
+
+    def _find(self, slots: Int64Array, first: Int64Array, last: Int64Array, done: Int64Array) -> None:
+        """Look tuples up on pinned pages `first` to `last`."""
+        assert self._pinned is not None
+        counts = np.maximum(last - first + 1, 0)
+        tuples = np.repeat(np.arange(len(slots)), counts)
+        pages = first[tuples] + np.arange(len(tuples)) - (np.cumsum(counts) - counts)[tuples]
+        wanted = slots[tuples]
+        rows, found = self._pinned.match(self._window.code[wanted], pages)
+        self._probes += len(wanted)
+        self._pairs = Pairs(wanted, rows, found, done, unique=self._relation.unique)
+
+    def _answer(self, pairs: Pairs) -> None:
+        """Put out what was found on pinned pages, as much as fits into a step."""
+        assert self._pinned is not None
+        slots, rows = pairs.next(min(self._emitter.room, OUTPUT_ROWS))
+        self._pinned_matches += self._emitter.pairs(self._pinned, slots, rows)
+        if pairs.empty:
+            self._emitter.leave(pairs.done)
+            self._pairs = None
+
+    def _oldest(self) -> _Wanted | None:
+        """The key that has waited longest, and where reading it begins."""
+        slot = self._queue.oldest
+        if slot is None:
+            return None
+        wanted = _Wanted(int(self._window.code[slot]), int(self._first[slot]), int(self._last[slot]))
+        partition = self._partition(wanted.first)
+        inside = partition == self._partition(wanted.last)
+        self._next_page = self.pinned_pages + partition * self.buffer_pages if inside else wanted.first
+        return wanted
+
+    def _read(self) -> _Reading:
+        """The pages of the wanted key, or the next of them."""
+        first = self._next_page
+        count = min(self.buffer_pages, self._relation.pages - first)
+        run = self._reader.read(first, count)
+        codes = run.codes
+        self._probes += len(codes)
+        return _Reading(run, first, first + count - 1, codes)
+
+    def _probe(self, wanted: _Wanted, reading: _Reading) -> None:
+        slots, rows, cursor = self._table.probe(reading.codes, reading.cursor, self._emitter.room)
+        if not self._relation.unique:
+            here = self._complete(slots, reading) | (self._window.code[slots] == wanted.code)
+            slots, rows = slots[here], rows[here]
+        self._emitter.pairs(reading.run, slots, rows)
+        if cursor is not None:
+            reading.cursor = cursor
+            return
+        done = self._finished(wanted, reading)
+        self._table.remove(done)
+        self._queue.remove(done)
+        self._lists.remove(done)
+        self._emitter.leave(done)
+        self._reading = None
+        self._next_page = reading.last + 1
+        if reading.last >= wanted.last:
+            self._wanted = None
+
+    def _complete(self, slots: Int64Array, reading: _Reading) -> npt.NDArray[np.bool_]:
+        """Which of these tuples wait for no other pages than those just read."""
+        first, last = self._first[slots], self._last[slots]
+        return np.asarray((first >= reading.first) & (last <= reading.last))
+
+    def _finished(self, wanted: _Wanted, reading: _Reading) -> Int64Array:
+        """Tuples whose keys can only be on the pages just read, and the wanted ones once their last page is there."""
+        slots = self._lists.members(self._partition(reading.first), self._partition(reading.last))
+        if self._relation.unique:
+            return slots
+        inside = slots[self._complete(slots, reading)]
+        if wanted.first >= reading.first or wanted.last > reading.last:
+            return inside
+        # the wanted key began on pages read before: its tuples are in the list of that partition
+        begun = self._partition(wanted.first)
+        started = self._lists.members(begun, begun)
+        return np.concatenate((inside, started[self._window.code[started] == wanted.code]))
+
+    def _partition(self, page: int | Int64Array) -> Any:
+        return (page - self.pinned_pages) // self.buffer_pages
+
+
+def slot_bytes(relation: IndexedRelation) -> int:
+    """What a waiting tuple takes beside the window."""
+    page_numbers = _PAGE_NUMBER_BYTES if relation.unique else 2 * _PAGE_NUMBER_BYTES
+    return HashTable.bytes_per_slot + Queue.bytes_per_slot + Chains.bytes_per_slot + page_numbers
+
+
+def partitions(relation: IndexedRelation, buffer_pages: int, pinned_pages: int = 0) -> int:
+    return max(1, -(-(relation.pages - pinned_pages) // buffer_pages))
+
+
+def fixed_bytes(relation: IndexedRelation, buffer_pages: Any, pinned_pages: Any = 0) -> Any:
+    """What the queue and the lists by partition take once; for numbers or arrays of them."""
+    lists = np.maximum(1, -(-(relation.pages - pinned_pages) // buffer_pages))
+    return Queue.fixed_bytes + lists * Chains.bytes_per_head
