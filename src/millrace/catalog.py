@@ -19,6 +19,7 @@ from millrace.joins.reading import has_index
 from millrace.joins.rmeshjoin import RMeshJoin
 from millrace.joins.several import Several
 from millrace.joins.sweepjoin import SweepJoin
+from millrace.joins.xhybridjoin import XHybridJoin
 
 ConditionName = Literal["equality"] | Kind
 Host = Literal["process", "spark"]
@@ -67,6 +68,14 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         name="hybridjoin",
         join=HybridJoin,
         paper="Naeem, Dobbie, Weber, HYBRIDJOIN for Near-Real-Time Data Warehousing, IJDWM 7(4), 2011",
+        needs_index=True,
+        conditions=("equality",),
+        hosts=("process", "spark"),
+    ),
+    Algorithm(
+        name="xhybridjoin",
+        join=XHybridJoin,
+        paper="Naeem, Dobbie, Weber, Efficient Processing of Streaming Updates with Archived Master Data, KAIS, 2013",
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),

@@ -26,6 +26,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "meshjoin": {"buffer_pages": 2, "tuples_per_step": 3},
     "rmeshjoin": {"buffer_pages": 2},
     "hybridjoin": {"buffer_pages": 1},
+    "xhybridjoin": {"buffer_pages": 1, "pinned_pages": 2},
     "sweepjoin": {"buffer_pages": 2, "costs": UnitCosts(seek=0.0)},
 }
 

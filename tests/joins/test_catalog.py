@@ -19,7 +19,7 @@ each = pytest.mark.parametrize("row", ALGORITHMS, ids=lambda row: row.name)
 
 
 def test_the_joins_that_exist() -> None:
-    assert [row.name for row in ALGORITHMS] == ["inlj", "meshjoin", "rmeshjoin", "hybridjoin", "sweepjoin"]
+    assert [row.name for row in ALGORITHMS] == ["inlj", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "sweepjoin"]
 
 
 @each
@@ -32,7 +32,7 @@ def test_an_algorithm_has_its_module_its_tests_and_its_page(row: Algorithm) -> N
 
 def test_every_join_of_the_package_is_listed() -> None:
     folder = Path(str(millrace.__file__)).parent / "joins"
-    shared = {"__init__", "emit", "ordered", "pairs", "reading", "reference", "scan", "several", "sizing"}
+    shared = {"__init__", "emit", "fetch", "ordered", "pairs", "reading", "reference", "scan", "several", "sizing"}
     assert {file.stem for file in folder.glob("*.py")} - shared == {row.name for row in ALGORITHMS}
 
 
@@ -59,5 +59,7 @@ def test_parameters_reach_the_join() -> None:
 
 
 def test_an_unknown_strategy_is_an_error_that_lists_what_exists() -> None:
-    with pytest.raises(StrategyError, match="'mashjoin'; choose one of inlj, meshjoin, rmeshjoin, hybridjoin, sweepjoin"):
+    with pytest.raises(
+        StrategyError, match="'mashjoin'; choose one of inlj, meshjoin, rmeshjoin, hybridjoin, xhybridjoin, sweepjoin"
+    ):
         algorithm("mashjoin")

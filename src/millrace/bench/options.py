@@ -15,7 +15,7 @@ MIN_WARM_BATCHES = 5
 
 MASTER_COLUMNS = ("surrogate_key", "product_name", "price", "supplier_id", "category", "description")
 
-STRATEGIES = ("auto", "sweepjoin", "hybridjoin", "rmeshjoin", "meshjoin", "inlj")
+STRATEGIES = ("auto", "sweepjoin", "xhybridjoin", "hybridjoin", "rmeshjoin", "meshjoin", "inlj")
 
 CONTENDERS = (
     "read-only",

@@ -1,0 +1,157 @@
+"""X-HYBRIDJOIN: HYBRIDJOIN that keeps the first pages of R in memory, where the rows lie that are wanted most.
+
+Naeem, Dobbie, Weber: Efficient Processing of Streaming Updates with Archived Master Data in Near-Real-Time Data
+Warehousing, Knowledge and Information Systems, 2013; first as X-HYBRIDJOIN for Near-Real-Time Data Warehousing, BNCOD 2011.
+
+The loop, with l = `pinned_pages` and k = `buffer_pages`:
+    0. when the first tuple comes, read the first l pages of R: they stay for good;
+    1. load stream tuples into the free slots, and look each up in the index; a key that is absent leaves at once;
+    2. a tuple whose key is on pinned pages meets its rows there, and leaves; the others go to the hash table, the queue and
+       the list of their partition;
+    3. take the oldest waiting tuple; with none, read nothing;
+    4. read its partition: k neighbouring pages behind the pinned ones, fixed and non-overlapping;
+    5. probe the hash table with every row of it, and put out the matches;
+    6. every tuple whose key could only be there has met all there is for it, and leaves.
+
+Memory:
+
+    stream --> index --> on a pinned page? --yes--> pinned pages [ p0 p1 p2 ] --> out
+                                |
+                                no --> [ slots ]  hash table, queue and lists, as in HYBRIDJOIN
+                                                     |
+                                          disk buffer [ one partition ] <-- R   p3 p4 | p5 p6 | p7 ...
+
+Needs an index on the join key, and does well where the rows that are wanted most come first: a table built with
+`layout="frequency"`. Serves equality. The code is in `fetch`, which HYBRIDJOIN shares.
+
+Differs from the paper:
+    - The paper probes the hash table with every pinned row in every iteration, d_N c_H each time. Here a tuple is looked up
+      once, when it comes, so that pinned pages cost memory and nothing else, and their tuples take no place in the queue.
+    - The paper's line 4 loads only when w tuples are available: the end of a paused stream would never come in. Here what
+      is there is loaded.
+    - The split of memory is tuned by equation (5) with w as a mean, where the paper's (9) has a variance: see `_plan`.
+    - A key whose rows begin on pinned pages and go on behind them: its tuples meet the pinned rows at once, and wait for the
+      others only. No pinned page is ever read again.
+    - What HYBRIDJOIN does differently: slots that are counted, absent keys, duplicate keys in R, long outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from millrace.core.budget import Budget
+from millrace.core.errors import ParameterError
+from millrace.core.protocols import IndexedRelation, JoinSpec
+from millrace.core.step import Int64Array
+from millrace.core.unitcosts import UnitCosts
+from millrace.joins.fetch import FetchJoin, fixed_bytes, slot_bytes
+from millrace.joins.reading import check_index, disk_index
+from millrace.joins.sizing import MAX_SLOTS, Prices, Sizing, check_at_least_one, check_budget, code_bytes_per_page
+
+_STEP_SECONDS = 1e-4  # of calls, whatever a step does: a window of a few tuples is no window
+_CHOICES = 64  # of either size
+
+Numbers = npt.NDArray[np.float64]
+
+
+class XHybridJoin(FetchJoin):
+    """Answers the tuples that most of the stream consists of from memory, and reads for the others as HYBRIDJOIN does.
+
+    >>> import pyarrow as pa
+    >>> from millrace.relations.memory import MemoryRelation
+    >>> products = MemoryRelation(pa.table({"id": [1, 2, 3], "price": [10, 20, 30]}), "id", rows_per_page=1)
+    >>> sales = pa.record_batch({"product": [1, 3, 1]})
+    >>> spec = JoinSpec(sales.schema, (("product", "id"),), "inner", ("product",), ("price",))
+    >>> join = XHybridJoin(products, spec, Budget("64k"), buffer_pages=1, pinned_pages=1)
+    >>> join.offer(sales), join.step().output.to_pydict(), products.reads
+    (3, {'product': [1, 1, 3], 'price': [10, 10, 30]}, [(0, 1), (2, 1)])
+    """
+
+    def __init__(
+        self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *,
+        buffer_pages: int | None = None, pinned_pages: int | None = None,
+        zipf_exponent: float = 1.0, costs: UnitCosts | None = None,
+    ) -> None:  # fmt: skip
+        check_index(relation, "xhybridjoin")
+        check_at_least_one("buffer_pages", buffer_pages)
+        if pinned_pages is not None and pinned_pages < 0:
+            raise ParameterError(f"pinned_pages must be 0 or more; got {pinned_pages}")
+        if not zipf_exponent >= 0:
+            raise ParameterError(f"zipf_exponent must be 0 (keys wanted alike) or more; got {zipf_exponent}")
+        sizing, pinned = _plan(relation, spec, budget, buffer_pages, pinned_pages, zipf_exponent, costs or UnitCosts())
+        super().__init__(relation, spec, budget, sizing, pinned)
+
+
+def _plan(
+    relation: IndexedRelation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, pinned_pages: int | None,
+    zipf_exponent: float, costs: UnitCosts,
+) -> tuple[Sizing, int]:  # fmt: skip
+    """k and l with the highest rate, by the paper's model with the bytes of our own structures.
+
+        M      = k v_P + l v_P + h_S (bytes of a slot) + N/k (bytes of a list) + output of a step            (4)
+        c_loop = c_IO(k v_P) + d_S c_H + w (c_H + c_O + c_E + c_S + c_A) ; mu = w / c_loop                   (5, 6)
+        p_N    = H(d_N) / H(R_t) ; p_S = 1 - p_N ; n = (R_t - d_N) / d_S
+        w      = h_S / (n p_S + p_N)                                                                         (9, as a mean)
+
+        d_N, d_S   rows on the pinned pages, in the disk buffer        h_S   tuples in the window
+        R_t        rows of R                                           p_N   share of the stream that is on pinned pages
+        H(x)       sum of i^-e for i = 1 ... x, e = `zipf_exponent`    n     partitions behind the pinned pages
+
+    A read serves h_S / n waiting tuples, one in n; for each of them that comes in, 1/p_S come in all.
+    """
+    prices = Prices.of(relation, spec, slot_bytes(relation), code_bytes_per_page(relation))
+    pages, index = relation.pages, disk_index(relation)
+    page_keys = -(-relation.rows // max(1, pages)) if index is not None else 0  # of a page: those of pinned pages are hot
+    pinned_bytes = 0 if relation.resident else relation.page_bytes
+    index_bytes = 0
+    if index is not None:
+        index_bytes, pinned_bytes = index.least_bytes, pinned_bytes + page_keys * index.hot_key_bytes
+    k = _choices(max(1, pages), buffer_pages)[:, None]
+    pinned = _choices(pages, pinned_pages, least=0)[None, :]
+    taken = index_bytes + fixed_bytes(relation, k, pinned) + k * prices.page_bytes + pinned * pinned_bytes
+    least = int(taken.min()) + prices.slot_bytes + prices.least_output_bytes
+    check_budget(budget, least)
+    output_rows = prices.output_rows(budget.free_bytes - least)
+    window = (budget.free_bytes - output_rows * prices.output_row_bytes - taken) // prices.slot_bytes
+    # pages used in place take no memory, but are to be looked at one by one: rated as if they did
+    used = (k + pinned) * relation.page_bytes // prices.slot_bytes if relation.resident else 0
+    rate = _rate(np.maximum(window - used, 1.0), k, pinned, relation, zipf_exponent, costs)
+    rate[window < 1] = float("-inf")
+    best = np.unravel_index(int(rate.argmax()), rate.shape)
+    chosen_k, chosen = int(k[best[0], 0]), int(pinned[0, best[1]])
+    hot_keys = min(chosen * page_keys, index.hot_keys) if index is not None else 0
+    return Sizing(min(int(window[best]), MAX_SLOTS), chosen_k, output_rows, hot_keys), chosen
+
+
+def _rate(
+    window: Numbers, k: Int64Array, pinned: Int64Array, relation: IndexedRelation, zipf_exponent: float, costs: UnitCosts
+) -> Numbers:
+    """mu, tuples per second."""
+    rows = max(1, relation.rows)
+    page_rows = rows / max(1, relation.pages)
+    d_S, d_N = k * page_rows, pinned * page_rows
+    p_N = _harmonic(d_N, zipf_exponent) / _harmonic(np.float64(rows), zipf_exponent)
+    n = np.maximum(1.0, (rows - d_N) / d_S)
+    w = window / (n * (1.0 - p_N) + p_N)
+    per_tuple = costs.probe + costs.output + costs.expire + costs.take + costs.add
+    read = costs.seek + k * relation.page_bytes * costs.read_byte + d_S * costs.probe
+    read = np.where(pinned < relation.pages, read, 0.0)
+    return np.asarray(w / (_STEP_SECONDS + read + w * per_tuple))
+
+
+def _harmonic(x: Any, exponent: float) -> Any:
+    """H(x), by the trapezoidal rule: 0 for x = 0, right at 1, and within a tenth everywhere."""
+    x = np.asarray(x, np.float64)
+    above = np.maximum(x, 1.0)
+    area = np.log(above) if exponent == 1.0 else (above ** (1.0 - exponent) - 1.0) / (1.0 - exponent)
+    return np.minimum(x, 1.0) * (area + (1.0 + above**-exponent) / 2)
+
+
+def _choices(pages: int, wanted: int | None, least: int = 1) -> Int64Array:
+    """Sizes to choose from: the one that is wanted, or about `_CHOICES` from least to all, dense where they are small."""
+    if wanted is not None:
+        return np.array([min(wanted, pages)])
+    return np.unique(np.append(np.geomspace(1, max(1, pages), _CHOICES).round().astype(np.int64), least))[: pages + 1]
