@@ -16,10 +16,11 @@ from millrace.core.protocols import HOWS, JoinSpec
 from millrace.relations.memory import MemoryRelation
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
-    "inlj": ("tuples_per_step",),
+    "inlj": ("tuples_per_step", "pool_bytes"),
     "meshjoin": ("buffer_pages", "tuples_per_step"),
     "rmeshjoin": ("buffer_pages", "tuples_per_step"),
     "hybridjoin": ("buffer_pages",),
+    "xhybridjoin": ("buffer_pages", "pinned_pages"),
     "sweepjoin": ("buffer_pages",),
 }
 
@@ -59,16 +60,20 @@ class Case:
     steps_per_batch: int | None
     extra_bytes: int  # beyond the smallest budget
     buffer_pages: int | None
+    pinned_pages: int | None
     tuples_per_step: int
+    pool_bytes: int | str | None
+    counts: list[int] | None  # rows come in the order of these, not of their keys
 
     def pages(self) -> MemoryRelation:
-        return MemoryRelation(self.relation, [pair[1] for pair in self.spec.on], self.rows_per_page)
+        return MemoryRelation(self.relation, [pair[1] for pair in self.spec.on], self.rows_per_page, counts=self.counts)
 
     def batches(self) -> list[pa.RecordBatch]:
         return list(cut(self.stream, self.sizes))
 
     def parameters(self, algorithm: str) -> dict[str, Any]:
-        chosen = {"buffer_pages": self.buffer_pages, "tuples_per_step": self.tuples_per_step}
+        chosen = {"buffer_pages": self.buffer_pages, "pinned_pages": self.pinned_pages,
+                  "tuples_per_step": self.tuples_per_step, "pool_bytes": self.pool_bytes}  # fmt: skip
         return {name: value for name in PARAMETERS[algorithm] if (value := chosen[name]) is not None}
 
 
@@ -100,7 +105,10 @@ def cases(draw: st.DrawFn, *, most_rows: int = 60) -> Case:
         steps_per_batch=draw(st.sampled_from([1, 1, 0, 2, 5, None])),
         extra_bytes=draw(st.sampled_from([0, 100, 1_000, 5_000, 100_000])),
         buffer_pages=draw(st.none() | st.integers(1, 6)),
+        pinned_pages=draw(st.none() | st.integers(0, 6)),
         tuples_per_step=draw(st.integers(1, 9)),
+        pool_bytes=draw(st.sampled_from([None, "rest", 20_000])),
+        counts=draw(st.none() | st.lists(st.integers(0, 3), min_size=rows, max_size=rows)),
     )
 
 

@@ -49,7 +49,7 @@ def test_the_rows_are_those_of_the_reference(algorithm: str, case: Case) -> None
 def test_the_rows_are_the_same_when_codes_collide(algorithm: str, case: Case, bits: int) -> None:
     key = [pair[1] for pair in case.spec.on]
     codec = CollidingCodec(tuple(case.relation.schema.field(name).type for name in key), bits=bits)
-    found = run(algorithm, case, MemoryRelation(case.relation, key, case.rows_per_page, codec=codec))
+    found = run(algorithm, case, MemoryRelation(case.relation, key, case.rows_per_page, codec=codec, counts=case.counts))
     comparison = same_rows(found.numbered, expected(case.stream, case.relation, case.spec))
     assert comparison, str(comparison)
 

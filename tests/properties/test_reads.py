@@ -58,6 +58,17 @@ def test_inlj_reads_one_page_for_every_tuple_whose_key_may_be_there(case: Plain,
     assert Counter(pages) == Counter(page for page in case.page if page is not None)
 
 
+@given(case=plain_cases(absent=True), tuples_per_step=st.integers(1, 5), pool_bytes=st.sampled_from([1_000, 3_000, 30_000]))
+def test_inlj_with_a_pool_reads_no_page_more_often_than_without(case: Plain, tuples_per_step: int, pool_bytes: int) -> None:
+    moments = moments_of(partial(make_join, "inlj", tuples_per_step=tuples_per_step, pool_bytes=pool_bytes), case)
+    wanted = Counter(page for page in case.page if page is not None)
+    pages = Counter(page for moment in moments for page in moment.pages)
+    assert pages <= wanted
+    assert set(pages) == set(wanted)
+    if pool_bytes == 30_000:  # all pages fit
+        assert all(count == 1 for count in pages.values())
+
+
 # --- MESHJOIN and R-MESHJOIN
 
 
@@ -117,6 +128,27 @@ def test_hybridjoin_makes_no_more_reads_than_the_stream_has_tuples(case: Plain) 
     reads = [read for moment in moments for read in moment.reads]
     assert len(reads) <= case.stream.num_rows
     assert all(first % case.buffer_pages == 0 for first, _ in reads), "partitions do not overlap"
+
+
+# --- X-HYBRIDJOIN
+
+
+@given(case=plain_cases(absent=True), pinned_pages=st.integers(0, 5))
+def test_xhybridjoin_reads_pinned_pages_once_and_others_as_hybridjoin_does(case: Plain, pinned_pages: int) -> None:
+    make = partial(make_join, "xhybridjoin", buffer_pages=case.buffer_pages, pinned_pages=pinned_pages)
+    moments = moments_of(make, case)
+    pinned = min(pinned_pages, case.relation.pages)
+    wanted = [page for page in case.page if page is not None]
+    pages = Counter(page for moment in moments for page in moment.pages)
+    read = any(key is not None for key in case.stream.column("k").to_pylist())
+    assert [pages[page] for page in range(pinned)] == [int(read)] * pinned
+    assert len([read for moment in moments for read in moment.reads if read[0] >= pinned]) <= len(
+        [page for page in wanted if page >= pinned]
+    )
+    for page, before, again in re_reads(moments):
+        since = case.page[before.offered : again.offered]
+        partitions = {(other - pinned) // case.buffer_pages for other in since if other is not None and other >= pinned}
+        assert (page - pinned) // case.buffer_pages in partitions
 
 
 # --- SWEEPJOIN

@@ -6,40 +6,53 @@ ICDE 2007, section 2, where it is called INL. Later papers on semi-stream joins 
 The loop:
     1. take the next stream tuple;
     2. look its key up in the index; an absent key leaves here;
-    3. read the page that holds it, and the pages after it while they go on with the same key;
+    3. read the page that holds it, and the pages after it while they go on with the same key; with a buffer pool, only
+       those that are not in it;
     4. join the tuple with the rows of its key, and let it leave.
 
 Memory:
-    stream --> [ tuples of this step ]        disk buffer [ 1 page ] <-- index <-- R
-                        |______________ look up ____________|
+    stream --> [ tuples of this step ]        disk buffer, or buffer pool [ p7 p2 p9 ... ] <-- R
+                        |______ index ______________________|
 
 Needs an index on the join key. Serves equality.
 
+Two baselines: the paper gives its index join a buffer pool of the memory that MESHJOIN has (`pool_bytes`); later papers on
+caching have it without one, which is the default here. A ratio must say which of the two it is against.
+
 Differs from the paper:
-    - No buffer pool yet: each tuple reads its own page, even if the tuple before read the same. The MESHJOIN paper
-      gives its index join a pool of the same memory; a ratio against the join here is not a ratio against that one.
-    - `tuples_per_step` groups tuples into one step to save calls, `None` as many as fit. Nothing is shared between them:
-      pages are read, and counted, for each tuple; only where pages are used in place are those of a step looked up in one go.
+    - `tuples_per_step` groups tuples into one step to save calls, `None` as many as fit. Without a pool nothing is shared
+      between them: pages are read, and counted, for each tuple, into as many buffers as there is room for.
+    - The pool keeps the pages that were wanted last, by steps: all pages of a step are of the same age. Where pages are used
+      in place there is no read to save, and no pool.
     - A key with more rows than a step may put out is continued in the next step, from the same page.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Literal
+
 import numpy as np
 import pyarrow as pa
 
 from millrace.core.budget import Budget
+from millrace.core.errors import ParameterError
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
 from millrace.core.step import Int64Array, Step, StepCounts
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.pairs import Pairs
 from millrace.joins.reading import Reader, check_index
-from millrace.joins.sizing import check_at_least_one, plan_window, reserve
+from millrace.joins.sizing import Sizing, check_at_least_one, open_index, plan_window, reserve
+from millrace.structures.pool import PagePool
 from millrace.structures.window import Window, Windowed
+
+REST = "rest"
 
 
 class IndexNestedLoopJoin(Windowed):
-    """One tuple, one look-up, one page read.
+    """One tuple, one look-up, one page read, unless the page is in the buffer pool.
+
+    `pool_bytes` is what the pool takes of the budget, `"rest"` what the other parts leave; None or 0: there is none.
 
     >>> from millrace.relations.memory import MemoryRelation
     >>> products = MemoryRelation(pa.table({"id": [1, 2, 3], "price": [10, 20, 30]}), "id", rows_per_page=1)
@@ -48,30 +61,42 @@ class IndexNestedLoopJoin(Windowed):
     >>> join = IndexNestedLoopJoin(products, spec, Budget("64k"), tuples_per_step=2)
     >>> join.offer(sales), join.step().output.to_pydict(), products.reads
     (2, {'product': [3, 3], 'price': [30, 30]}, [(2, 1), (2, 1)])
+    >>> join = IndexNestedLoopJoin(products, spec, Budget("64k"), pool_bytes=1024)
+    >>> products.reads.clear(), join.offer(sales), join.step().output.num_rows, join.offer(sales), join.step().output.num_rows
+    (None, 1, 1, 1, 1)
+    >>> products.reads
+    [(2, 1)]
     """
 
-    def __init__(self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *, tuples_per_step: int | None = 1) -> None:
+    def __init__(
+        self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *,
+        tuples_per_step: int | None = 1, pool_bytes: int | Literal["rest"] | None = None,
+    ) -> None:  # fmt: skip
         check_index(relation, "inlj")
         check_at_least_one("tuples_per_step", tuples_per_step)
-        sizing = plan_window(
-            relation, spec, budget, extra_bytes_per_slot=_WAITING_BYTES, buffer_pages=1,
-            min_slots=tuples_per_step or 1, max_slots=tuples_per_step or _MAX_TUPLES,
-        )  # fmt: skip
+        sizing, frames = _plan(relation, spec, budget, tuples_per_step, pool_bytes)
+        self.pool_pages = frames
         reserve(relation, spec, budget, sizing)
         budget.reserve("tuples of this step", sizing.capacity * _WAITING_BYTES)
+        self._pool: PagePool | None = None
+        if frames:
+            budget.reserve("disk buffer", frames * relation.page_bytes)
+            self._pool = PagePool(relation.pages, frames, budget)
+        self._buffers = frames or sizing.buffer_pages
+        self._frames = None if relation.resident else relation.frames(self._buffers)
         self.pending = 0
         self._relation = relation
         self._budget = budget
         self._window = Window(relation, spec, budget, sizing.capacity)
         self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
-        self._reader = Reader(relation)
+        self._reader = Reader(relation, open_index(relation, budget, sizing.hot_keys))
         self._inbox: list[Int64Array] = []
         self._slots = self._first = self._last = np.zeros(0, np.int64)  # tuples being joined, and their pages
         self._at = 0  # of `_slots`
         self._page = 0  # next page of that tuple
         self._run: PageRun | None = None
         self._pairs: Pairs | None = None  # what was found in the run and is still to be put out
-        self._look_ups = self._probes = 0  # since the last step
+        self._probes = 0  # since the last step
 
     def offer(self, batch: pa.RecordBatch) -> int:
         """Take what one step will join."""
@@ -86,20 +111,18 @@ class IndexNestedLoopJoin(Windowed):
             self._look_up()
         while (self._at < len(self._slots) or self._pairs is not None) and self._emitter.room:
             self._go_on()
-        counts = StepCounts(index_reads=self._look_ups, probes=self._probes)
-        step = self._emitter.finish(counts + self._reader.counts())
-        self._look_ups = self._probes = 0
+        step = self._emitter.finish(StepCounts(probes=self._probes) + self._reader.counts())
+        self._probes = 0
         self.pending -= step.counts.removed
         return step
 
     def _look_up(self) -> None:
         """Step 2."""
         slots = np.concatenate((np.zeros(0, np.int64), *self._inbox))
-        self._inbox = []
         if len(slots) == 0:
             return
-        first, last = self._relation.locate(self._window.code[slots])
-        self._look_ups += len(slots)
+        first, last = self._reader.locate(self._window.code[slots])
+        self._inbox = []
         present = last >= first
         self._emitter.leave(slots[~present])
         self._slots, self._first, self._last = slots[present], first[present], last[present]
@@ -109,11 +132,8 @@ class IndexNestedLoopJoin(Windowed):
     def _go_on(self) -> None:
         """Put out what was found; look for more when that is done."""
         if self._pairs is None:
-            slots, pages, whole = self._next_reads(len(self._slots) if self._relation.resident else 1)
-            if self._relation.resident:  # step 3
-                self._run = self._reader.use_each(pages)
-            else:
-                self._run = self._reader.read(int(pages[0]), 1)
+            slots, pages, whole = self._next_reads(self._most_reads())
+            self._run = self._read(pages)
             first, count = self._run.match(self._window.code[slots], pages)
             self._probes += len(slots)
             done = self._slots[self._at : self._at + whole]
@@ -129,6 +149,22 @@ class IndexNestedLoopJoin(Windowed):
             self._emitter.leave(self._pairs.done)
             self._pairs = None
 
+    def _most_reads(self) -> int:
+        """How many pages the next tuples may need together."""
+        if self._frames is not None and self._pool is None:
+            return self._buffers
+        return len(self._slots)
+
+    def _read(self, pages: Int64Array) -> PageRun:
+        """Step 3: these pages, the same ones more than once if tuples need them."""
+        if self._frames is None:
+            return self._reader.use_each(pages)
+        distinct, at = np.unique(pages, return_index=True)
+        if self._pool is not None:
+            return self._frames.run(distinct, self._pool.fetch(distinct, partial(self._reader.load, self._frames)))
+        self._reader.load(self._frames, pages, np.arange(len(pages)), each=True)
+        return self._frames.run(distinct, at)
+
     def _next_reads(self, most: int) -> tuple[Int64Array, Int64Array, int]:
         """The slots that the next pages are read for, those pages, and of how many tuples no page is left behind them."""
         slots = self._slots[self._at : self._at + most]
@@ -139,8 +175,43 @@ class IndexNestedLoopJoin(Windowed):
         whole = int(np.searchsorted(upto, most, "right"))
         tuples = np.repeat(np.arange(len(wanted[: whole + 1])), wanted[: whole + 1])[:most]
         pages = first[tuples] + np.arange(len(tuples)) - (upto - wanted)[tuples]
+        if self._pool is not None:
+            fit = self._fitting(pages)
+            whole, tuples, pages = int(np.searchsorted(upto, fit, "right")), tuples[:fit], pages[:fit]
         return slots[tuples], pages, whole
+
+    def _fitting(self, pages: Int64Array) -> int:
+        """How many of the pages, from the front, the pool can hold together."""
+        new = np.sort(np.unique(pages, return_index=True)[1])
+        return int(new[self._buffers]) if len(new) > self._buffers else len(pages)
 
 
 _MAX_TUPLES = 4096
 _WAITING_BYTES = 10 * 8  # slot, first and last page; what is read for it, and what was found
+
+
+def _plan(
+    relation: IndexedRelation, spec: JoinSpec, budget: Budget, tuples_per_step: int | None, pool_bytes: int | str | None
+) -> tuple[Sizing, int]:
+    """Slots, buffers and output; and the pages of the pool. One of those is the page that any join needs to read."""
+
+    def planned(buffer_pages: int | None, fixed_bytes: int = 0) -> Sizing:
+        return plan_window(
+            relation, spec, budget, extra_bytes_per_slot=_WAITING_BYTES, buffer_pages=buffer_pages, fixed_bytes=fixed_bytes,
+            min_slots=tuples_per_step or 1, max_slots=tuples_per_step or _MAX_TUPLES,
+        )  # fmt: skip
+
+    if relation.resident or not pool_bytes:
+        return planned(None if tuples_per_step != 1 else 1), 0
+    places, frame = PagePool.bytes_per_page * relation.pages, PagePool.bytes_per_frame + relation.page_bytes
+    if pool_bytes == REST:
+        sizing = planned(1)
+        spare = budget.free_bytes - sizing.bytes_of(relation, spec, _WAITING_BYTES) - places - PagePool.bytes_per_frame
+        if spare < 0:
+            return planned(None), 0
+        return sizing, min(1 + spare // frame, max(1, relation.pages))
+    if isinstance(pool_bytes, str) or pool_bytes < places + frame:
+        least = places + frame
+        raise ParameterError(f"pool_bytes must be at least {least}, for one page, or 0 for no pool; got {pool_bytes!r}")
+    frames = min((pool_bytes - places) // frame, max(1, relation.pages))
+    return planned(1, places + frames * frame - relation.page_bytes), frames

@@ -275,10 +275,11 @@ class TaskHost:
     def _parameters(self) -> dict[str, Any]:
         """What a join is told: no more slots than a group has rows, and what a seek costs on this disk."""
         if self._task.strategy == "inlj":
-            return {"tuples_per_step": None}
-        if self._task.strategy != "sweepjoin":
+            return {"tuples_per_step": None, "pool_bytes": "rest"}
+        if self._task.strategy not in ("sweepjoin", "xhybridjoin"):
             return {}
-        parameters: dict[str, Any] = {} if self._task.shape == "rows" else {"window_tuples": self.group_rows}
+        windowed = self._task.strategy == "sweepjoin" and self._task.shape != "rows"
+        parameters: dict[str, Any] = {"window_tuples": self.group_rows} if windowed else {}
         if isinstance(self._relation, StoredRelation) and not self._relation.resident:
             parameters["costs"] = unit_costs(self._relation)
         return parameters
@@ -353,6 +354,8 @@ def in_place(relation: Relation, task: EnrichTask) -> InPlace | None:
     """How to look keys up without a join: where pages lie in memory, and one row of the table answers a key."""
     if task.strategy != "sweepjoin" or not isinstance(relation, StoredRelation) or not relation.resident:
         return None
+    if relation.disk_index is not None:
+        return None  # a page is found by a search of the index, which a join does for many keys at once
     if task.shape == "row" or (task.shape == "flag" and (relation.codec.exact or relation.unique)):
         return InPlace(relation, task.spec().columns)
     return None
