@@ -13,8 +13,8 @@ import psutil
 
 from millrace.core.errors import ParameterError, TableVersionError
 from millrace.core.unitcosts import UnitCosts, calibrate_reads
-from millrace.relations.folder import TableVersion, read_versions, version_at, write_atomically
 from millrace.relations.files import READ_MODES, ReadMode
+from millrace.relations.folder import TableVersion, read_versions, version_at, write_atomically
 from millrace.relations.stored import StoredRelation
 
 _MAX_OPEN = 4  # relations kept open: old versions of a table go first
