@@ -13,12 +13,17 @@ from rich.table import Table
 from millrace.bench.interrupts import interrupted, treat_sigterm_as_interrupt
 from millrace.bench.options import (
     CONTENDERS,
+    HOT_KEYS,
     MASTER_COLUMNS,
+    OVERLAPS,
+    REAL_DISK,
     STRATEGIES,
     EnrichOptions,
     GrowthOptions,
+    JoinOptions,
     ReadOptions,
 )
+from millrace.core.devices import DEVICES
 from millrace.core.errors import MillraceError
 
 bench_app = typer.Typer(no_args_is_help=True, help="Side-by-side measurements, in one run on the same data.")
@@ -207,6 +212,63 @@ def enrich_io(
     _present(run, json_file)
 
 
+@bench_app.command("joins")
+def joins(
+    rows: Annotated[str, typer.Option(help="Rows of the table; several, with commas, make a grid.")] = "2000000",
+    row_bytes: Annotated[int, typer.Option(help="Bytes of a row.")] = 120,
+    page_bytes: Annotated[int, typer.Option(help="Bytes of a page.")] = 64 << 10,
+    memory: Annotated[str, typer.Option(help="Budgets of a join: bytes such as 50m, or a share of the table.")] = "10%",
+    zipf: Annotated[str, typer.Option(help="Exponents of the stream's keys; 0 is uniform.")] = "1",
+    hot_keys: Annotated[str, typer.Option(help=f"How frequent keys lie in the table: {' or '.join(HOT_KEYS)}.")] = HOT_KEYS[0],
+    devices: Annotated[str, typer.Option(help=f"Of {', '.join((REAL_DISK, *DEVICES))}.")] = ",".join(JoinOptions.devices),
+    overlap: Annotated[str, typer.Option(help=f"Reads of simulated devices: {' or '.join(OVERLAPS)}.")] = OVERLAPS[0],
+    algorithms: Annotated[str, typer.Option(help="Empty for all in the catalog, or some of them.")] = "",
+    columns: Annotated[str, typer.Option(help="Table columns that are put out.")] = ",".join(JoinOptions.columns),
+    carry: Annotated[bool, typer.Option(help="Keep the stream's own 20 bytes in the join, too.")] = False,
+    load: Annotated[float, typer.Option(help="For waiting times: arrivals, as a share of a join's rate.")] = JoinOptions.load,
+    tune: Annotated[bool, typer.Option(help="Try disk buffers of several sizes first, and take the best.")] = False,
+    repeats: Annotated[int, typer.Option(help="Runs on the disk, interleaved; the median counts.")] = JoinOptions.repeats,
+    seconds: Annotated[float, typer.Option(help="On the disk: how long a join is measured.")] = JoinOptions.seconds,
+    windows: Annotated[float, typer.Option(help="On simulated devices: for how many windows of tuples.")] = JoinOptions.windows,
+    tuples: Annotated[int, typer.Option(help="On simulated devices: tuples at least.")] = JoinOptions.tuples,
+    seed: Seed = 1,
+    data: Data = None,
+    json_file: Json = None,
+) -> None:
+    """Every join by itself, in this process: on this disk with direct reads, and on simulated devices. Needs no Spark."""
+
+    def run(console: Console) -> tuple[dict[str, Any], Table]:
+        options = JoinOptions(
+            rows=_numbers(rows),
+            row_bytes=row_bytes,
+            page_bytes=page_bytes,
+            memory=_names(memory),
+            zipf=_decimals(zipf),
+            hot_keys=hot_keys,
+            devices=_names(devices),
+            overlap=overlap,
+            joins=_names(algorithms),
+            columns=_names(columns),
+            carry=carry,
+            load=load,
+            tune=tune,
+            repeats=repeats,
+            seconds=seconds,
+            windows=windows,
+            tuples=tuples,
+            seed=seed,
+            data=data,
+        )
+        from millrace.bench.joinreport import joins_progress, joins_table
+        from millrace.bench.joins import run_joins
+
+        with joins_progress(console) as progress:
+            report = run_joins(options, progress)
+        return report, joins_table(report)
+
+    _present(run, json_file)
+
+
 def _present(run: Callable[[Console], tuple[dict[str, Any], Table]], json_file: Path | None) -> None:
     """Run, print, write. Exit code 1 if the times can't be believed, 2 for bad options, 130 after Ctrl-C."""
     console = Console()
@@ -239,6 +301,13 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in _names(text))
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is not a list of whole numbers such as 200000,1000000") from error
+
+
+def _decimals(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in _names(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 0,0.5,1") from error
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from millrace.core.budget import parse_bytes
+from millrace.core.devices import DEVICES
 from millrace.core.errors import ParameterError
 
 COLD_BATCHES = 2
@@ -33,6 +35,12 @@ CONTENDERS = (
 """In the order they run, the floors next to what is compared with them; `millrace` is one contender per strategy."""
 
 HOWS = ("left", "inner")
+
+REAL_DISK = "disk"
+"""Among the devices of `bench joins`: the disk that the data folder is on, read directly. The others are simulated."""
+
+HOT_KEYS = ("scattered", "sorted")
+OVERLAPS = ("synchronous", "overlapped")
 
 
 @dataclass(frozen=True)
@@ -157,6 +165,74 @@ class ReadOptions:
         return plain
 
 
+@dataclass(frozen=True)
+class JoinOptions:
+    """Options of `bench joins`: every size x budget x exponent x device is a cell, in which all joins run.
+
+    `memory` is bytes (`"50m"`) or a share of the table (`"10%"`). `joins` are names of the catalog, `inlj-pool` for `inlj`
+    with a pool, or none for all. On the disk, a join is measured for `seconds`; on a simulated device, where seconds cost
+    nothing, for `windows` times the tuples that fit its window, `tuples` at least, so that the same comes out on every
+    machine. Both after as many tuples that don't count.
+    """
+
+    rows: tuple[int, ...] = (2_000_000,)
+    row_bytes: int = 120
+    page_bytes: int = 64 << 10
+    memory: tuple[str, ...] = ("10%",)
+    zipf: tuple[float, ...] = (1.0,)
+    hot_keys: str = "scattered"
+    devices: tuple[str, ...] = (REAL_DISK, "hdd2008", "ssd", "object-store")
+    overlap: str = "synchronous"
+    joins: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ("surrogate_key", "price", "supplier_id")
+    carry: bool = False
+    load: float = 0.5
+    tune: bool = False
+    repeats: int = 1
+    seconds: float = 3.0
+    windows: float = 2.0
+    tuples: int = 20_000
+    seed: int = 1
+    data: Path | None = None
+
+    def __post_init__(self) -> None:
+        _some("rows", self.rows)
+        for rows in self.rows:
+            _at_least("rows", rows, 1)
+        _at_least("tuples", self.tuples, 1)
+        _at_least("repeats", self.repeats, 1)
+        _some("zipf", self.zipf)
+        if min(self.zipf) < 0:
+            raise ParameterError(f"zipf is {min(self.zipf)}; give 0 (uniform) or more.")
+        if not self.seconds > 0 or not self.windows > 0:
+            raise ParameterError(f"seconds is {self.seconds} and windows {self.windows}; give more than 0.")
+        if not 0 < self.load < 1:
+            raise ParameterError(f"load is {self.load}; give a share of a join's own rate above 0 and below 1.")
+        _known("hot_keys", (self.hot_keys,), HOT_KEYS)
+        _known("overlap", (self.overlap,), OVERLAPS)
+        _known("device", self.devices, (REAL_DISK, *DEVICES))
+        _some("memory", self.memory)
+        for memory in self.memory:
+            self.memory_bytes(memory, 1_000_000)
+
+    def memory_bytes(self, memory: str, rows: int) -> int:
+        """Bytes of a budget beside a table of so many rows."""
+        if not memory.endswith("%"):
+            return parse_bytes(memory)
+        try:
+            share = float(memory[:-1]) / 100
+        except ValueError:
+            share = 0.0
+        if not share > 0:
+            raise ParameterError(f"memory is {memory!r}; give bytes such as 50m, or a share of the table such as 10%.")
+        return max(1, int(share * rows * self.row_bytes))
+
+    def to_json(self) -> dict[str, Any]:
+        plain = asdict(self)
+        plain.pop("data")
+        return plain
+
+
 def default_contenders(how: str) -> tuple[str, ...]:
     return CONTENDERS if how == "inner" else tuple(name for name in CONTENDERS if name != "spark-defaults")
 
@@ -166,7 +242,7 @@ def _at_least(name: str, value: int, least: int) -> None:
         raise ParameterError(f"{name} is {value}; give at least {least}.")
 
 
-def _some(name: str, values: tuple[int, ...]) -> None:
+def _some(name: str, values: tuple[Any, ...]) -> None:
     if not values:
         raise ParameterError(f"{name} is empty; give at least one.")
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from millrace.core.errors import ParameterError
+from millrace.core.step import StepCounts
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,19 @@ class UnitCosts:
     def read(self, count: int) -> float:
         """Seconds for one read of `count` bytes after a seek."""
         return self.seek + count * self.read_byte
+
+    def work(self, counts: StepCounts) -> float:
+        """Seconds of the processor for what steps did, reading apart: the terms of the cost model, term by term.
+
+        A look-up in a front stage costs a probe; one in an index that is in memory belongs to taking a tuple.
+        """
+        probes = counts.probes + counts.front_lookups
+        return (
+            counts.tuples_in * (self.take + self.add)
+            + probes * self.probe
+            + counts.matches * self.output
+            + counts.removed * self.expire
+        )
 
     def gap_bytes(self) -> int:
         """Bytes that cost as much to read through as a seek costs."""
