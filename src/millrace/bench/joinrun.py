@@ -34,7 +34,10 @@ _PERCENTILES = (50, 95, 99)
 
 @dataclass(frozen=True)
 class Limits:
-    """When a phase is over: after `tuples` that left, or after `seconds` if that is sooner."""
+    """When a phase is over: after `tuples` that left the window, or after `seconds` if that is sooner.
+
+    Tuples that a join answers at once, from rows it keeps, do not count: the window is what takes time to get into its stride.
+    """
 
     tuples: float = inf
     seconds: float = inf
@@ -150,9 +153,15 @@ class JoinRun:
         found = self.surrogate_sum == self.feed.key_sum and self.rows_out == self.feed.taken
         return found and self.ledger.matched == self.feed.taken
 
+    @property
+    def _waited(self) -> int:
+        """Tuples that have left, without those answered at once: each of them met one row."""
+        totals = self.ledger.totals
+        return totals.removed - totals.pinned_matches - totals.front_hits
+
     def _run_for(self, limits: Limits, processing: list[Float64Array]) -> None:
-        first, start = self.ledger.totals.removed, self.clock.now
-        while limits.share(self.ledger.totals.removed - first, self.clock.now - start) < 1:
+        first, start = self._waited, self.clock.now
+        while limits.share(self._waited - first, self.clock.now - start) < 1:
             while self._offer(BATCH_ROWS) == BATCH_ROWS:
                 pass
             processing.append(self._step())

@@ -36,8 +36,6 @@ from millrace.streams import SteadyArrivals, Workload, ZipfKeys
 OK = "ok"
 POOLED = "inlj-pool"
 _PACKAGES = ("millrace", "pyarrow", "numpy", "numba")
-_TUNE_PAGES = (1, 2, 4, 8, 16, 32, 64, 128)
-_TUNE_SHARE = 0.25  # of a measurement, for each size that is tried
 
 
 def _silent(_: Any) -> None:
@@ -217,21 +215,33 @@ def _start(
 
 
 def _tuned(cell: Cell, store: Store, contender: Contender, options: JoinOptions) -> dict[str, Any]:
-    """The parameters with the disk buffer that is fastest in a short run; those of the join's own choice if none is."""
-    if not contender.takes("buffer_pages"):
+    """The parameters with a disk buffer twice or half as long as the join's own choice, as often as that is faster."""
+    run, _, relation = _start(cell, store, contender, contender.parameters, options)
+    best = getattr(run.join, "buffer_pages", None)
+    if best is None or not contender.takes("buffer_pages"):
         return contender.parameters
-    best: tuple[float, dict[str, Any]] = (0.0, contender.parameters)
-    for choice in ({}, *({"buffer_pages": pages} for pages in _TUNE_PAGES)):
-        parameters = {**contender.parameters, **choice}
-        try:
-            run, _, _ = _start(cell, store, contender, parameters, options)
-        except BudgetError:
-            continue
-        limits = _limits(run.join, store, options)
-        run.warm_up(Limits(limits.tuples / 2, 2 * limits.seconds))
-        rate = run.saturate(Limits(limits.tuples * _TUNE_SHARE, limits.seconds * _TUNE_SHARE))["tuples_per_second"]
-        best = max(best, (rate, parameters), key=lambda one: one[0])
-    return best[1]
+    rates: dict[int, float] = {}
+
+    def rate(pages: int) -> float:
+        if pages not in rates:
+            rates[pages] = _rate(cell, store, contender, {**contender.parameters, "buffer_pages": pages}, options)
+        return rates[pages]
+
+    for factor in (2.0, 0.5):
+        while 1 <= best * factor <= relation.pages and rate(int(best * factor)) > rate(best):
+            best = int(best * factor)
+    return {**contender.parameters, "buffer_pages": best}
+
+
+def _rate(cell: Cell, store: Store, contender: Contender, parameters: dict[str, Any], options: JoinOptions) -> float:
+    """Tuples a second at full speed; 0 where the budget does not do."""
+    try:
+        run, _, _ = _start(cell, store, contender, parameters, options)
+    except BudgetError:
+        return 0.0
+    limits = _limits(run.join, store, options)
+    run.warm_up(limits)
+    return float(run.saturate(limits)["tuples_per_second"])
 
 
 def _limits(join: SemiStreamJoin, store: Store, options: JoinOptions) -> Limits:
