@@ -15,10 +15,10 @@ DEV := $(VENV)/.installed-dev
 # The demo needs the Spark extra only; a development install has it already.
 RUN := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-spark)
 
-.PHONY: help demo test test-slow check format bench clean java
+.PHONY: help demo test test-slow test-cluster check format bench clean java
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: java $(RUN) ## enrich a bursty stream of sales on Spark, with live progress (under a minute once installed)
 	@$(BIN)/millrace demo $(ARGS)
@@ -27,7 +27,10 @@ test: java $(DEV) ## the fast tests
 	@$(BIN)/pytest -m 'not slow' $(ARGS)
 
 test-slow: java $(DEV) ## the slow tests: big tables, hard memory limits, killed queries
-	@$(BIN)/pytest -m slow $(ARGS)
+	@$(BIN)/pytest -m 'slow and not cluster' $(ARGS)
+
+test-cluster: java $(DEV) ## on a Spark master with two workers and through Spark Connect; an executor is killed on the way
+	@$(BIN)/pytest -m cluster $(ARGS)
 
 check: $(DEV) ## static checks: ruff, formatting, mypy strict, import contracts
 	@echo '==> ruff check';          $(BIN)/ruff check .

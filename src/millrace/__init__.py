@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millrace.core.conditions import between, expr, near, similar
     from millrace.spark.enrich import Lookup, enrich
+    from millrace.spark.failures import task_error
     from millrace.spark.master import MasterTable
     from millrace.spark.parquet import ParquetTable
     from millrace.spark.reports import BatchReport, reports
@@ -24,6 +25,7 @@ __all__ = [
     "near",
     "reports",
     "similar",
+    "task_error",
 ]
 
 _HOMES = {
@@ -37,6 +39,7 @@ _HOMES = {
     "near": "millrace.core.conditions",
     "reports": "millrace.spark.reports",
     "similar": "millrace.core.conditions",
+    "task_error": "millrace.spark.failures",
 }
 
 

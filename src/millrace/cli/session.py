@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from millrace.core.errors import MillraceError
+from millrace.spark.failures import task_error
 
 DEBUG = "MILLRACE_DEBUG"
 LOG_FILE = "spark.log"
@@ -71,6 +72,9 @@ def spark_message(error: Exception) -> str:
     """What Spark says of an error, in one line unless more is wanted. The JVM must still be there to say it."""
     if debugging():
         return str(error)
+    said = task_error(error)
+    if said is not None:
+        return str(said)
     java = getattr(error, "java_exception", None)
     text = str(error) if java is None else str(java.toString())
     return f"Spark failed: {text.strip().splitlines()[0]} (millrace --debug shows all of it)"

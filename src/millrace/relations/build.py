@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from millrace.relations.folder import (
 from millrace.relations.frequency import count_column, counts_of, frequency_order, keys_path
 from millrace.relations.keyindex import write_key_index
 from millrace.relations.layout import CODE_COLUMN, RECORD_COLUMN
+from millrace.relations.locks import take_lock
 from millrace.relations.shard import ALIGNMENT, ShardInfo, directory_path, plan_rows_per_page, write_shard
 
 LAYOUTS = ("auto", "key", "hash", "frequency")
@@ -121,8 +121,9 @@ def _hold(version_folder: Path) -> None:
     """Show that a build is going on: by a file that is locked until it ends, however it ends."""
     hidden = version_folder / f".{_BUILDING}"
     try:
-        descriptor = _held[version_folder] = os.open(hidden, os.O_CREAT | os.O_RDWR)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        descriptor = take_lock(hidden, create=True)
+        assert descriptor is not None
+        _held[version_folder] = descriptor
         hidden.rename(version_folder / _BUILDING)  # never seen unlocked
     except OSError:
         _remove(version_folder)
@@ -143,19 +144,15 @@ def _let_go(version_folder: Path) -> None:
 def _remove_killed(folder: Path) -> None:
     """Remove what builds that were killed have left."""
     for file in folder.glob(f"v??????/{_BUILDING}"):
+        descriptor = take_lock(file, wait=False)
+        if descriptor is None:
+            continue  # it is going on, or has just finished
         try:
-            descriptor = os.open(file, os.O_RDWR)
-        except FileNotFoundError:
-            continue  # it has just finished
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             published = read_versions(folder) if (folder / MANIFEST).exists() else []
             if file.parent.name in {version.folder for version in published}:
                 file.unlink(missing_ok=True)  # killed right behind publishing
-            elif file.exists():
+            else:
                 shutil.rmtree(file.parent, ignore_errors=True)
-        except BlockingIOError:
-            pass  # it is going on
         finally:
             os.close(descriptor)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,15 @@ from millrace.relations.folder import TableVersion
 from millrace.relations.frames import StoredFrames
 from millrace.relations.keyindex import StoredKeyIndex
 from millrace.relations.layout import PageLayout
+from millrace.relations.localcopies import LocalCopies, LocalCopy
 from millrace.relations.records import Unpacker
 from millrace.relations.search import PageIndex, PagePlaces
 from millrace.relations.shard import ALIGNMENT, checksum
 
 _Int32s = npt.NDArray[np.int32]
+
+_COPY_BYTES = 1 << 20  # read at a time when a shard is copied; a page at least
+_log = logging.getLogger("millrace")
 
 
 class StoredRun:
@@ -106,9 +112,12 @@ class StoredRelation:
     `direct` reads past the page cache (honest measurements, no double buffering), `buffered` through it, `mmap` uses pages in
     place. Every page is checked against its checksum: with `mmap` when this relation first touches it, otherwise at every read.
     `read_seconds`, `bytes_read` and `reads` count what was done.
+
+    With `local`, a shard is copied there before it is first used, and the copy is used from then on; where there is no room
+    for it, the shard is used where it is.
     """
 
-    def __init__(self, folder: Path, version: TableVersion, mode: ReadMode = "mmap") -> None:
+    def __init__(self, folder: Path, version: TableVersion, mode: ReadMode = "mmap", local: LocalCopies | None = None) -> None:
         if mode not in READ_MODES:
             raise ParameterError(f"read mode must be one of {', '.join(READ_MODES)}; got {mode!r}")
         self.version = version
@@ -120,7 +129,11 @@ class StoredRelation:
         self.layout = PageLayout(version.stored_schema, version.code_column)
         self._folder = folder / version.folder
         self._load_index()
-        self._files = [open_file(self._folder / shard.file, shard.bytes, mode) for shard in version.shards]
+        self._paths = [self._folder / shard.file for shard in version.shards]  # of the files in use
+        self._files = [open_file(path, shard.bytes, mode) for path, shard in zip(self._paths, version.shards, strict=True)]
+        self._local = local
+        self._copies: dict[int, LocalCopy | None] = {}  # of shards used so far; None: there was no room
+        self._copied_bytes = 0
         self.disk_index: StoredKeyIndex | None = None
         if version.key_index is not None:
             self.disk_index = StoredKeyIndex(self._folder, version.key_index, mode)
@@ -140,7 +153,10 @@ class StoredRelation:
             self.disk_index.close()
         for descriptor in self._files:
             os.close(descriptor)
-        self._files = []
+        for copy in self._copies.values():
+            if copy is not None:
+                copy.close()
+        self._files, self._copies = [], {}
         self._maps: list[mmap.mmap] = []
         self._buffer = None
 
@@ -204,6 +220,7 @@ class StoredRelation:
         if len(fresh) == 0:
             return
         fresh = np.unique(fresh)
+        self._make_local(np.unique(self._shard[fresh]).tolist())
         before = time.perf_counter()
         self._read_ahead(fresh)
         for page in fresh.tolist():
@@ -239,16 +256,59 @@ class StoredRelation:
 
     def largest_shard(self) -> Path:
         """The file to calibrate the device with."""
-        return self._folder / max(self.version.shards, key=lambda shard: shard.bytes).file
+        largest = max(range(len(self._paths)), key=lambda shard: self.version.shards[shard].bytes)
+        self._make_local([largest])
+        return self._paths[largest]
 
     def take_io_counts(self) -> dict[str, float]:
-        """What was read since the last call: reads, bytes, seconds."""
+        """What was read since the last call: reads, bytes, seconds; bytes of shards that were made local, and how many
+        shards now in use could not be."""
         counts = {"disk_reads": self.reads, "disk_bytes": self.bytes_read, "read_seconds": self.read_seconds}
         self.reads, self.bytes_read, self.read_seconds = 0, 0, 0.0
         if self.disk_index is not None:
             for name, count in self.disk_index.take_io_counts().items():
                 counts[name] += count
+        if self._local is not None:
+            remote = sum(copy is None for copy in self._copies.values())
+            counts |= {"copied_bytes": self._copied_bytes, "remote_shards": remote}
+            self._copied_bytes = 0
         return counts
+
+    def _make_local(self, shards: Iterable[int]) -> None:
+        """Use a local copy of these shards from now on. Nobody has used them before, so no address into them is lost."""
+        if self._local is None:
+            return
+        for shard in shards:
+            size = self.version.shards[shard].bytes
+            if shard in self._copies or size == 0:
+                continue
+            name = f"{self.version.index_checksum}-{self._paths[shard].name}"
+            copy = self._copies[shard] = self._local.get(name, size, partial(self._copy_shard, shard))
+            if copy is None:
+                _log.warning("no room for a local copy of %s (%d bytes): it is read where it is", self._paths[shard], size)
+                continue
+            self._copied_bytes += size if copy.made else 0
+            shared, self._files[shard] = self._files[shard], open_file(copy.path, size, self.mode)
+            os.close(shared)
+            self._paths[shard] = copy.path
+            if self.resident:
+                self._map_shard(shard)
+
+    def _copy_shard(self, shard: int, target: int) -> None:
+        """Copy a shard into an open file, with every page checked on the way."""
+        pages = np.flatnonzero(self._shard == shard).tolist()
+        step = max(1, _COPY_BYTES // self.page_bytes)
+        source = os.open(self._paths[shard], os.O_RDONLY)
+        try:
+            for some in (pages[start : start + step] for start in range(0, len(pages), step)):
+                begin, end = int(self.offsets[some[0]]), _end(self, some[-1])
+                data = memoryview(_read_all(source, begin, end - begin))
+                for page in some:
+                    at = int(self.offsets[page]) - begin
+                    self._verify(page, data[at : at + int(self.page_sizes[page])])
+                _write_all(target, data, begin)
+        finally:
+            os.close(source)
 
     def _load_index(self) -> None:
         path = self._folder / "index.arrow"
@@ -281,18 +341,21 @@ class StoredRelation:
             search.fill_guide(self.lasts, self.firsts[0], self._guide_shift, self._guide)
 
     def _map(self) -> None:
-        self._maps = []
-        bases = []
-        for descriptor, shard in zip(self._files, self.version.shards, strict=True):
-            if shard.bytes == 0:
-                self._maps.append(mmap.mmap(-1, ALIGNMENT))
-            else:
-                self._maps.append(mmap.mmap(descriptor, shard.bytes, prot=mmap.PROT_READ))
-                self._maps[-1].madvise(mmap.MADV_RANDOM)
-            bases.append(np.frombuffer(self._maps[-1], np.uint8).ctypes.data)
-        self._addresses = np.array(bases, np.int64)[self._shard] + self.offsets
+        self._maps = [mmap.mmap(-1, ALIGNMENT) for _ in self._files]
+        self._addresses = np.empty(self.pages, np.int64)
+        for shard in range(len(self._files)):
+            self._map_shard(shard)
         self._checked = np.zeros(self.pages, np.bool_)
         self._whole = StoredRun(self, np.arange(self.pages), self._addresses, self._maps)
+
+    def _map_shard(self, shard: int) -> None:
+        size = self.version.shards[shard].bytes
+        if size:
+            self._maps[shard] = mmap.mmap(self._files[shard], size, prot=mmap.PROT_READ)
+            self._maps[shard].madvise(mmap.MADV_RANDOM)
+        base = np.frombuffer(self._maps[shard], np.uint8).ctypes.data
+        first, last = np.searchsorted(self._shard, [shard, shard + 1])
+        self._addresses[first:last] = base + self.offsets[first:last]  # in place: whoever has the array sees it
 
     def _read_ahead(self, pages: Int64Array) -> None:
         """Ask the system for these pages in as few ranges as there are."""
@@ -302,6 +365,7 @@ class StoredRelation:
             self._maps[shard].madvise(mmap.MADV_WILLNEED, begin, _end(self, int(pages[end])) - begin)
 
     def _read_into_buffer(self, firsts: Int64Array, counts: Int64Array, pages: Int64Array) -> StoredRun:
+        self._make_local(np.unique(self._shard[pages]).tolist())
         spans = _spans(self, firsts, counts)
         total = sum(end - begin for _, begin, end, _, _ in spans)
         buffer = self._buffer_of(total)
@@ -328,17 +392,19 @@ class StoredRelation:
         return self._buffer
 
     def _read_span(self, shard: int, begin: int, views: Sequence[memoryview], page: int) -> None:
-        file = self._folder / self.version.shards[shard].file
-        read_into(self._files[shard], begin, views, f"{file} ends before page {page}")
+        read_into(self._files[shard], begin, views, f"{self._paths[shard]} ends before page {page}")
 
     def _verify(self, page: int, data: memoryview) -> None:
         if checksum(data) != int(self._checksums[page]):
             shard = int(self._shard[page])
             inside = page - int(np.searchsorted(self._shard, shard))
-            raise DamagedTableError(
-                f"page {inside} of {self._folder / self.version.shards[shard].file} is damaged (its checksum does not fit); "
-                "restore the file or build the table again"
-            )
+            advice = "restore the file or build the table again"
+            copy = self._copies.get(shard)
+            if copy is not None:
+                copy.discard()
+                shared = self._folder / self.version.shards[shard].file
+                advice = f"this copy of {shared} has been removed, and the next task makes another: check the local disk"
+            raise DamagedTableError(f"page {inside} of {self._paths[shard]} is damaged (its checksum does not fit); {advice}")
 
 
 def _end(relation: StoredRelation, page: int) -> int:
@@ -365,3 +431,18 @@ def _ranges(shard: Any, pages: Int64Array) -> list[tuple[int, int]]:
     starts = np.concatenate(([0], breaks + 1))
     ends = np.concatenate((breaks, [len(pages) - 1]))
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def _read_all(source: int, begin: int, size: int) -> bytes:
+    """Bytes of a file; fewer only where it ends, which the checksums of its pages tell."""
+    parts = []
+    while size > 0 and (part := os.pread(source, size, begin)):
+        parts.append(part)
+        begin, size = begin + len(part), size - len(part)
+    return b"".join(parts)
+
+
+def _write_all(target: int, data: memoryview, begin: int) -> None:
+    while len(data):
+        count = os.pwrite(target, data, begin)
+        data, begin = data[count:], begin + count

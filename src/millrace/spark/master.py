@@ -26,8 +26,10 @@ from millrace.relations.frequency import count_column
 from millrace.relations.layout import CODE_COLUMN
 from millrace.relations.shard import ShardInfo, plan_rows_per_page, write_shard
 from millrace.relations.stored import StoredRelation
+from millrace.spark.failures import task_error
+from millrace.spark.localdir import LocalDir
 from millrace.spark.pins import batch_identity, pinned_version
-from millrace.spark.planned import PlannedTable
+from millrace.spark.planned import PlannedTable, unreachable
 from millrace.spark.registry import choose_mode, open_relation
 from millrace.spark.schema import arrow_schema, arrow_type, check_key_types, column_field
 
@@ -151,8 +153,9 @@ class MasterTable:
             number = pinned_version(Path(self.path), identity, version.number)
             version = next((one for one in versions if one.number == number), version)
         choose_mode(version, read)
-        opened = partial(open_relation, self.path, read=read, number=number)
-        return PlannedTable(Path(self.path).name, version.schema, version.key, version.longest_run, "sweepjoin", opened)
+        opened = partial(open_relation, self.path, read=read, number=number, local=LocalDir.of(stream.sparkSession))
+        name, key = Path(self.path).name, version.key
+        return PlannedTable(name, self.path, version.schema, key, version.longest_run, "sweepjoin", opened)
 
     def relation(self, mode: ReadMode = "mmap", version: TableVersion | None = None) -> StoredRelation:
         """The table as a relation, for joins in this process."""
@@ -259,7 +262,7 @@ def _shard_writer(plan: BuildPlan, rows_per_page: int) -> Any:
         partition = context.partitionId() if context else 0
         path = plan.version_folder / f"shard-{partition:05d}-{uuid.uuid4().hex[:12]}.pages"
         if not path.parent.is_dir():
-            raise TableError(f"an executor can't see {path.parent}: give a path that driver and executors share")
+            raise TableError(unreachable(str(path.parent), what="folder"))
         schema, own_code = plan.stored_schema, plan.code_column == CODE_COLUMN
         rows = (_stored(batch, schema, own_code) for batch in batches)
         info = write_shard(path, schema, plan.code_column, rows_per_page, rows, plan.page_bytes, plan.by_code)
@@ -297,5 +300,6 @@ def _explain(failed: Exception, folder: Path) -> str:
             "the Python that Spark's workers use has no millrace: set PYSPARK_PYTHON to the Python that has it before the "
             "session starts (see `millrace doctor`)"
         )
-    lines = [line.strip() for line in text.splitlines() if "millrace.core.errors" in line or "Error:" in line]
+    said = task_error(failed)
+    lines = [str(said)] if said is not None else [line.strip() for line in text.splitlines() if "Error:" in line]
     return f"{folder} could not be built and stays as it was: {lines[-1] if lines else text.strip()[:500]}"

@@ -33,7 +33,7 @@ class ParquetTable:
             if name not in schema.names:
                 raise SchemaError(f"{self.path} has no column {name!r}; it has {', '.join(schema.names)}")
         opened = partial(_open, path=self.path, known=files, schema=schema, key=key)
-        return PlannedTable(Path(self.path).name, schema, key, None, "meshjoin", opened)
+        return PlannedTable(Path(self.path).name, self.path, schema, key, None, "meshjoin", opened)
 
 
 def _open(

@@ -10,15 +10,19 @@ from dataclasses import asdict
 from pathlib import Path
 
 import psutil
+from pyspark import TaskContext
 
 from millrace.core.errors import ParameterError, TableVersionError
 from millrace.core.unitcosts import UnitCosts, calibrate_reads
 from millrace.relations.files import READ_MODES, ReadMode
 from millrace.relations.folder import TableVersion, read_versions, version_at, write_atomically
 from millrace.relations.stored import StoredRelation
+from millrace.spark.localdir import LocalDir
 
 _MAX_OPEN = 4  # relations kept open: old versions of a table go first
-_relations: dict[tuple[str, int, str], StoredRelation] = {}
+_Name = tuple[str, int, str, LocalDir | None]
+_relations: dict[_Name, StoredRelation] = {}
+_users: dict[_Name, int | None] = {}  # the last task that opened each
 _versions: dict[str, tuple[tuple[int, int, int], list[TableVersion]]] = {}
 _costs: dict[int, UnitCosts] = {}
 
@@ -38,9 +42,18 @@ def versions_of(path: str) -> list[TableVersion]:
 
 
 def open_relation(
-    path: str, timestamp_us: int, columns: tuple[str, ...] = (), *, read: str = "auto", number: int | None = None
+    path: str,
+    timestamp_us: int,
+    columns: tuple[str, ...] = (),
+    *,
+    read: str = "auto",
+    number: int | None = None,
+    local: LocalDir | None = None,
 ) -> StoredRelation:
-    """The relation that a batch of this time joins with, or version `number` of it. All columns can be had at no cost."""
+    """The relation that a batch of this time joins with, or version `number` of it. All columns can be had at no cost.
+
+    Tasks use copies of the shards in `local`; the driver, which reads no pages, does without.
+    """
     versions = versions_of(path)
     if number is None:
         version = version_at(versions, timestamp_us)
@@ -50,17 +63,29 @@ def open_relation(
             raise TableVersionError(f"version {number} of {path} has been removed; start the query with a new checkpoint")
         version = found[0]
     mode = choose_mode(version, read)
-    name = (path, version.number, mode)
+    task = TaskContext.get()
+    local = local if task is not None else None
+    name = (path, version.number, mode, local)
     relation = _relations.pop(name, None)
     if relation is not None and relation.version != version:  # the folder was removed, and a table built there anew
         relation.close()
         relation = None
+    user = task.taskAttemptId() if task is not None else None
     if relation is None:
-        while len(_relations) >= _MAX_OPEN:
-            _relations.pop(next(iter(_relations))).close()
-        relation = StoredRelation(Path(path), version, mode)
-    _relations[name] = relation  # the newest stands last
+        _give_up_others(path, user)
+        relation = StoredRelation(Path(path), version, mode, local.copies(Path(path)) if local is not None else None)
+    _relations[name], _users[name] = relation, user  # the newest stands last
     return relation
+
+
+def _give_up_others(path: str, user: int | None) -> None:
+    """Close relations that this task does not use, where there are too many, or whose local copies are in the way of newer."""
+    for name in list(_relations):
+        too_many = len(_relations) >= _MAX_OPEN
+        older = name[0] == path and name[3] is not None
+        if (too_many or older) and (user is None or _users[name] != user):
+            _relations.pop(name).close()
+            del _users[name]
 
 
 def choose_mode(version: TableVersion, read: str) -> ReadMode:

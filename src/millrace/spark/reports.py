@@ -7,6 +7,7 @@ A retried task counts once. Two ways lead here: an accumulator of our own (see `
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,9 @@ class BatchReport:
     read_seconds: float
     memory_bytes: int  # the most of its budget that a task used
     table_versions: tuple[int, ...]
-    reversed_ranges: int  # rows of the table that a task met whose range ends before it begins
+    reversed_ranges: int = 0  # rows of the table that a task met whose range ends before it begins
+    copied_bytes: int = 0  # of shards that executors made local
+    remote_shards: int = 0  # the most that a task used where the table is, because there was no room for local copies
 
     @property
     def rows_in(self) -> int:
@@ -60,8 +63,8 @@ class BatchReport:
 
 def reports(source: Any) -> list[BatchReport]:
     """The reports of a streaming query (from its recent progress), of one progress, or of an `Observation`."""
-    if isinstance(source, Observation):
-        return [_report(source._name or PREFIX, None, source.get["stats"])]
+    if isinstance(source, _observations()):
+        return [_report(source._name or PREFIX, None, _observed(source))]
     if hasattr(source, "recentProgress"):
         return [report for progress in source.recentProgress for report in reports(progress)]
     observed = getattr(source, "observedMetrics", None)
@@ -72,6 +75,19 @@ def reports(source: Any) -> list[BatchReport]:
     texts = {name: row["stats"] for name, row in observed.items() if str(name).startswith(PREFIX)}
     texts.update(collected(str(source.runId), source.batchId))
     return [_report(name, source.batchId, calls) for name, calls in texts.items()]
+
+
+def _observations() -> Any:
+    """The classes that `Observation(...)` makes: another one under Spark Connect."""
+    connect = sys.modules.get("pyspark.sql.connect.observation")
+    return Observation if connect is None else (Observation, connect.Observation)
+
+
+def _observed(observation: Any) -> list[str]:
+    seen = observation.get  # waits for the action; under Spark Connect it is empty until there was one
+    if "stats" not in seen:
+        raise MillraceError("this Observation has seen no action yet: ask for reports behind count(), a write, or the like")
+    return list(seen["stats"])
 
 
 def _report(name: str, batch_id: int | None, texts: Iterable[str]) -> BatchReport:
@@ -90,5 +106,7 @@ def _report(name: str, batch_id: int | None, texts: Iterable[str]) -> BatchRepor
         read_seconds=sum(group.get("read_seconds", 0.0) for group in groups),
         memory_bytes=max((group["memory_bytes"] for group in groups), default=0),
         table_versions=tuple(sorted({group["table_version"] for group in groups})),
-        reversed_ranges=max((group["reversed_ranges"] for group in groups), default=0),
+        reversed_ranges=max((group.get("reversed_ranges", 0) for group in groups), default=0),
+        copied_bytes=sum(group.get("copied_bytes", 0) for group in groups),
+        remote_shards=max((group.get("remote_shards", 0) for group in groups), default=0),
     )

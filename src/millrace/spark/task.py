@@ -186,7 +186,7 @@ class TaskHost:
 
     def __init__(self, task: EnrichTask, timestamp_us: int) -> None:
         self._task = task
-        self._relation = task.table.open(timestamp_us, task.table_columns)
+        self._relation = task.table.open_in_task(timestamp_us, task.table_columns)
         task.check(self._relation)
         self._budget = Budget(task.memory_bytes // task.shares)
         self._spec = task.spec()
