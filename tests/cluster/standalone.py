@@ -130,13 +130,13 @@ class Cluster:
         options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
         submit = ["org.apache.spark.deploy.SparkSubmit", "--class", server, *options, "spark-internal"]
-        started = self._run("connect", submit)
+        started = self._run("connect", submit, {"SPARK_DAEMON_MEMORY": SETTINGS["spark.driver.memory"]})
         port = self.said(started, r"Spark Connect server started at:? \S*?:(\d+)")
         return f"sc://{HOST}:{port}"
 
     def family(self) -> list[psutil.Process]:
         """All processes that are there because of this cluster."""
-        mine = [psutil.Process(started.process.pid) for started in self._processes]
+        mine = [psutil.Process(started.process.pid) for started in self._processes if started.process.poll() is None]
         return mine + [child for one in mine for child in one.children(recursive=True)]
 
     def _run(

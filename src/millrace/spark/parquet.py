@@ -6,9 +6,12 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
-from millrace.core.errors import SchemaError
+from millrace.core.errors import SchemaError, TableError
 from millrace.relations.parquet import ParquetRelation, ParquetSource, list_files
 from millrace.spark.planned import PlannedTable
 from millrace.spark.schema import arrow_schema
@@ -28,12 +31,24 @@ class ParquetTable:
     def planned(self, stream: DataFrame, key: tuple[str, ...]) -> PlannedTable:
         """For `enrich`: columns and types as Spark sees them now."""
         files = list_files(self.path)
-        schema = arrow_schema(stream.sparkSession.read.parquet(self.path).schema)
+        schema = arrow_schema(self._columns(stream))
         for name in key:
             if name not in schema.names:
                 raise SchemaError(f"{self.path} has no column {name!r}; it has {', '.join(schema.names)}")
         opened = partial(_open, path=self.path, known=files, schema=schema, key=key)
         return PlannedTable(Path(self.path).name, self.path, schema, key, None, "meshjoin", opened)
+
+    def _columns(self, stream: DataFrame) -> StructType:
+        """As Spark sees them, which asks an executor to read a file."""
+        try:
+            return stream.sparkSession.read.parquet(self.path).schema
+        except (PySparkException, Py4JError) as failed:
+            lines = [line.strip() for line in str(failed).splitlines() if "Exception: " in line or line.startswith("[")]
+            why = lines[0] if lines else failed
+            raise TableError(
+                f"Spark can't read {self.path}, though the driver sees files there: {why}; driver and executors must see "
+                "them under the same path, in a folder that all of them share, such as an NFS mount"
+            ) from failed
 
 
 def _open(

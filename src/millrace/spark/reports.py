@@ -72,7 +72,7 @@ def reports(source: Any) -> list[BatchReport]:
         raise MillraceError(
             f"reports come from a streaming query, its progress, or an Observation; got {type(source).__name__}"
         )
-    texts = {name: row["stats"] for name, row in observed.items() if str(name).startswith(PREFIX)}
+    texts = {name: _stats(row.asDict()) for name, row in observed.items() if str(name).startswith(PREFIX)}
     texts.update(collected(str(source.runId), source.batchId))
     return [_report(name, source.batchId, calls) for name, calls in texts.items()]
 
@@ -88,6 +88,11 @@ def _observed(observation: Any) -> list[str]:
     if "stats" not in seen:
         raise MillraceError("this Observation has seen no action yet: ask for reports behind count(), a write, or the like")
     return list(seen["stats"])
+
+
+def _stats(metric: dict[str, Any]) -> list[str]:
+    """The one column of a metric; Spark Connect gives the values of a streaming query's metrics without their names."""
+    return metric["stats"] if "stats" in metric else metric["values"][0]
 
 
 def _report(name: str, batch_id: int | None, texts: Iterable[str]) -> BatchReport:
