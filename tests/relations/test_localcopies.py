@@ -138,6 +138,22 @@ def test_a_shard_without_room_is_read_where_it_is_and_counted(table: Path, tmp_p
     relation.close()
 
 
+@pytest.mark.parametrize("mode", READ_MODES)
+def test_a_shard_without_room_is_made_local_when_there_is_some_again(table: Path, tmp_path: Path, mode: ReadMode) -> None:
+    sizes = [shard.bytes for shard in read_versions(table)[-1].shards]
+    other = _get(LocalCopies(tmp_path), "other")
+    assert other is not None
+    relation = _open(table, mode, LocalCopies(tmp_path, sum(sizes)))
+    for closed in (False, True):
+        if closed:
+            other.close()
+        relation.try_local_again()
+        assert _all_rows(relation).equals(ROWS)
+        assert relation.take_io_counts()["remote_shards"] == (0 if closed else 1)
+    assert _kept(tmp_path) == _names(relation.version)
+    relation.close()
+
+
 def test_a_table_built_anew_under_the_same_names_is_copied_anew(tmp_path: Path) -> None:
     for value in ("first", "second"):
         folder = tmp_path / value

@@ -55,6 +55,16 @@ def test_the_rows_are_those_of_one_call_after_the_other(spark: SparkSession, war
         assert difference, (how, other, difference)
 
 
+@pytest.mark.parametrize("read", ["mmap", "buffered"])
+def test_more_tables_than_a_worker_keeps_open_go_into_one_pass(spark: SparkSession, warehouse: Path, read: str) -> None:
+    tables = [_products(warehouse / f"t{number}", 1) for number in range(7)]
+    lookups = [mr.Lookup(table, "product", columns={"price": f"p{n}"}) for n, table in enumerate(tables)]
+    for _ in range(2):  # by the same workers
+        rows = mr.enrich(frame(spark, SALES), lookups, how="left", read=read).toArrow()
+        expected = [None if n % 13 == 0 or n % 40 >= 30 else float(n % 40) for n in range(200)]
+        assert all(rows[f"p{number}"].to_pylist() == expected for number in range(7))
+
+
 @pytest.mark.parametrize("strategy", ["auto", "hybridjoin"])
 @pytest.mark.parametrize("read", ["mmap", "buffered"])
 def test_every_way_to_join_gives_the_same(spark: SparkSession, warehouse: Path, strategy: str, read: str) -> None:

@@ -274,7 +274,14 @@ class StoredRelation:
             self._copied_bytes = 0
         return counts
 
-    def _make_local(self, shards: Iterable[int]) -> None:
+    def try_local_again(self) -> None:
+        """For shards that found no room so far. Only between tasks: nobody may have addresses into them."""
+        refused = [shard for shard, copy in self._copies.items() if copy is None]
+        for shard in refused:
+            del self._copies[shard]
+        self._make_local(refused, again=True)
+
+    def _make_local(self, shards: Iterable[int], *, again: bool = False) -> None:
         """Use a local copy of these shards from now on. Nobody has used them before, so no address into them is lost."""
         if self._local is None:
             return
@@ -285,7 +292,8 @@ class StoredRelation:
             name = f"{self.version.index_checksum}-{self._paths[shard].name}"
             copy = self._copies[shard] = self._local.get(name, size, partial(self._copy_shard, shard))
             if copy is None:
-                _log.warning("no room for a local copy of %s (%d bytes): it is read where it is", self._paths[shard], size)
+                if not again:
+                    _log.warning("no room for a local copy of %s (%d bytes): it is read where it is", self._paths[shard], size)
                 continue
             self._copied_bytes += size if copy.made else 0
             shared, self._files[shard] = self._files[shard], open_file(copy.path, size, self.mode)

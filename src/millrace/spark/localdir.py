@@ -50,7 +50,6 @@ class LocalDir:
 def _copies(local: LocalDir) -> tuple[LocalCopies, int]:
     folder = os.path.expandvars(local.folder)
     if "$" in folder or not os.path.isabs(folder):
-        raise ParameterError(
-            f"{FOLDER} is {local.folder!r}, which names no folder on host {socket.gethostname()}: set the variable"
-        )
+        host = socket.gethostname()
+        raise ParameterError(f"{FOLDER} is {local.folder!r}, which names no folder on host {host}: set the variable there")
     return LocalCopies(Path(folder), local.limit_bytes), os.stat(folder).st_dev

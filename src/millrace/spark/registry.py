@@ -74,6 +74,8 @@ def open_relation(
     if relation is None:
         _give_up_others(path, user)
         relation = StoredRelation(Path(path), version, mode, local.copies(Path(path)) if local is not None else None)
+    elif user is not None and _users[name] != user:
+        relation.try_local_again()
     _relations[name], _users[name] = relation, user  # the newest stands last
     return relation
 
