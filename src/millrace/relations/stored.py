@@ -197,6 +197,7 @@ class StoredRelation:
 
     def read_into(self, pages: Int64Array, views: Sequence[memoryview], *, each: bool) -> None:
         """Read pages into the given places, neighbours in one read unless `each` is wanted by itself."""
+        self._make_local(np.unique(self._shard[pages]).tolist())
         before = time.perf_counter()
         ranges = _ranges(self._shard, pages) if not each else [(i, i) for i in range(len(pages))]
         for start, end in ranges:
