@@ -96,6 +96,36 @@ def test_the_country_of_an_address(spark: SparkSession, tmp_path: Path, strategy
     _same_as_spark(stream, _lake(tmp_path / "lake", _countries()), rows, on, inside, strategy=strategy, memory="1m")
 
 
+@pytest.mark.parametrize("closed", ["both", "neither"])
+def test_ranges_of_a_table_that_lie_apart_are_looked_up(spark: SparkSession, tmp_path: Path, closed: str) -> None:
+    stream, rows = frame(spark, _sales()), frame(spark, _countries())
+    table = mr.MasterTable.build(rows, "ip_from", tmp_path / "table", page_bytes=4096)
+    inside = F.col("ip").between(F.col("r_ip_from"), F.col("r_ip_to"))
+    if closed == "neither":
+        inside = (F.col("ip") > F.col("r_ip_from")) & (F.col("ip") < F.col("r_ip_to"))
+    on = mr.between("ip", "ip_from", "ip_to", closed=closed)
+    found = mr.enrich(stream, table, on, columns=["country"])
+    assert "MapInArrow" not in found._jdf.queryExecution().toString()
+    _same_as_spark(stream, table, rows, on, inside, partitions=2)
+    scanned = mr.enrich(stream, table, on, columns=["country"], strategy="meshjoin")
+    assert "MapInArrow" in scanned._jdf.queryExecution().toString()
+    difference = same_rows(found, scanned)
+    assert difference, difference
+
+
+def test_ranges_that_overlap_in_a_later_version_end_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    rows = _countries()
+    table = mr.MasterTable.build(frame(spark, rows), "ip_from", tmp_path / "table", page_bytes=4096)
+    found = mr.enrich(frame(spark, _sales(20)), table, mr.between("ip", "ip_from", "ip_to"))
+    assert found.count() > 0
+    wider = rows.set_column(1, "ip_to", pc.add(rows.column("ip_to"), 50))
+    mr.MasterTable.build(frame(spark, wider), "ip_from", tmp_path / "table", page_bytes=4096)
+    with pytest.raises(Exception, match="ranges overlap in the version of this batch and did not before"):
+        found.collect()
+    again = mr.enrich(frame(spark, _sales(20)), table, mr.between("ip", "ip_from", "ip_to"))
+    assert again.count() > 20  # most lie in two
+
+
 def test_bands_and_expressions(spark: SparkSession, tmp_path: Path) -> None:
     stream, rows = frame(spark, _sales(120)), frame(spark, _prices())
     lake = _lake(tmp_path / "lake", _prices())

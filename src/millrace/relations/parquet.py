@@ -119,6 +119,7 @@ class ParquetRelation:
         self.codec = KeyCodec(tuple(schema.field(name).type for name in self.key))
         self._files = tuple(files)
         self._rows_per_page = rows_per_page
+        self._opened: tuple[ParquetSource, pq.ParquetFile] | None = None  # the last file
         self._groups: list[tuple[int, int, int]] = []  # (file, row group, first page)
         self.rows = self.pages = 0
         longest = 0  # rows of a row group
@@ -224,7 +225,9 @@ class ParquetRelation:
             stat = path.stat()
             if (stat.st_size, stat.st_mtime_ns) != (source.bytes, source.modified_ns):
                 raise self._changed(source)
-            return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+            if self._opened is None or self._opened[0] != source:
+                self._opened = (source, pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20))
+            return self._opened[1]
         except FileNotFoundError:
             raise TableError(f"{path} has vanished since the query was planned; start the query again") from None
         except (OSError, pa.ArrowException) as broken:

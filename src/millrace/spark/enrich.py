@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, cast
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from pyspark.sql.types import (
 
 from millrace.catalog import algorithm, check_condition, make_join
 from millrace.core.budget import Budget, format_bytes, parse_bytes
-from millrace.core.conditions import Condition, Expr, Pairs, key_pairs
+from millrace.core.conditions import Between, Condition, Expr, Pairs, key_pairs
 from millrace.core.errors import BudgetError, ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.core.protocols import HOWS, How, Relation
@@ -36,7 +37,7 @@ from millrace.spark.planned import PlannedTable
 from millrace.spark.references import Renumbered
 from millrace.spark.reports import PREFIX
 from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field
-from millrace.spark.task import EnrichTask, OnePass, Shape, in_place, plan_group
+from millrace.spark.task import EnrichTask, OnePass, Shape, in_place, one_range_each, plan_group
 
 _numbers = itertools.count(1)
 
@@ -135,6 +136,9 @@ class _Call:
         fields = [column_field(stream, mine, "stream") for mine, _ in pairs]
         check_key_types(fields)
         pairs = tuple((field.name, theirs) for field, (_, theirs) in zip(fields, pairs, strict=True))
+        single = condition is not None and strategy == "auto" and _one_range_each(stream, table, condition)
+        if single:
+            fields = [column_field(stream, cast(Between, condition).value, "stream")]
         call = _Call(
             table=table,
             on=pairs if condition is None else (),
@@ -144,12 +148,17 @@ class _Call:
             key_types=tuple(arrow_type(field.name, field.dataType) for field in fields),
             memory_bytes=memory_bytes,
             strategy=_strategy(strategy, table, condition),
-            shape=_shape(how, table, condition),
+            shape=_shape(how, table, condition, single),
             ordered=ordered,
             label=f"{PREFIX}{lookup.name or table.name}#{next(_numbers)}",
         )
         call.try_out(call.task(stream))
         return call
+
+    @property
+    def key_columns(self) -> list[str]:
+        """Stream columns that are looked up."""
+        return [self.condition.value] if isinstance(self.condition, Between) else [mine for mine, _ in self.on]
 
     def task(self, stream: DataFrame, counters: TaskCounters | None = None) -> EnrichTask:
         if self.shape == "rows":
@@ -161,6 +170,8 @@ class _Call:
             condition = None
             schema = pa.schema([pa.field(f"k{i}", kind) for i, kind in enumerate(self.key_types)])
             on = tuple((f"k{i}", theirs) for i, (_, theirs) in enumerate(self.on))
+            if isinstance(self.condition, Between):
+                condition = replace(self.condition, value="k0")
         return EnrichTask(
             self.table, schema, on, self.how, tuple(self.columns), self.shape, self.memory_bytes, self.strategy, counters,
             self.ordered, condition,
@@ -240,7 +251,7 @@ def _by_key(stream: DataFrame, calls: Sequence[_Call], observation: Observation 
     struct = StructType([StructField(f"c{i}", kind) for i, kind in enumerate(itertools.chain(*kinds))])
     starts = [0, *itertools.accumulate(len(some) for some in kinds)]
     found = F.arrow_udf(OnePass(tuple(tasks)).keys_in, struct).asNondeterministic()
-    keys = [_column(stream, mine) for call in calls for mine, _ in call.on]
+    keys = [_column(stream, mine) for call in calls for mine in call.key_columns]
     beside, time, *matches = _free_names(stream, 2 + len(calls))
     joined = stream.withColumn(time, _batch_time()).withColumn(beside, found(*keys, F.col(time)))
     for call, task, end in zip(calls, tasks, starts[1:], strict=True):
@@ -291,10 +302,19 @@ def _strategy(wanted: str, table: PlannedTable, condition: Condition | None) -> 
     return row.name
 
 
-def _shape(how: str, table: PlannedTable, condition: Condition | None) -> Shape:
-    if condition is not None:
+def _shape(how: str, table: PlannedTable, condition: Condition | None, single: bool) -> Shape:
+    if condition is not None and not single:
         return "rows"
-    return "flag" if how in ("semi", "anti") else "row" if table.unique else "array" if table.few else "rows"
+    return "flag" if how in ("semi", "anti") else "row" if single or table.unique else "array" if table.few else "rows"
+
+
+def _one_range_each(stream: DataFrame, table: PlannedTable, condition: Condition) -> bool:
+    """Whether each row lies in one range of the table at most, so that it can be looked up as a key is."""
+    if not isinstance(condition, Between) or table.key != (condition.low,) or condition.high not in table.schema.names:
+        return False
+    field = column_field(stream, condition.value, "stream")
+    relation = table.open(now_us(), (condition.low, condition.high))
+    return one_range_each(relation, condition, arrow_type(field.name, field.dataType))
 
 
 def _placed(condition: Condition, stream: DataFrame) -> Condition:
@@ -378,16 +398,16 @@ def _unambiguous(frame: DataFrame) -> bool:
 
 
 def _spread(stream: DataFrame, on: tuple[tuple[str, str], ...], partitions: int) -> DataFrame:
-    """Shuffle by key; rows without one, which match nothing, are spread by what else they hold."""
+    """Shuffle by key; rows without one, and all rows where there is none, are spread by what else they hold."""
     if partitions < 1:
         raise ParameterError(f"partitions must be at least 1; got {partitions}")
     keys = [_column(stream, mine) for mine, _ in on]
-    missing = keys[0].isNull()
-    for key in keys[1:]:
-        missing = missing | key.isNull()
     names = [field.name.lower() for field in stream.schema]
     fields = [field for field in stream.schema if names.count(field.name.lower()) == 1 and _hashable(field.dataType)]
     others = [_column(stream, field.name) for field in fields]
+    if not keys:
+        return stream.repartition(partitions, F.xxhash64(*others))
+    missing = reduce(Column.__or__, [key.isNull() for key in keys])
     return stream.repartition(partitions, F.when(missing, F.xxhash64(*others)).otherwise(F.xxhash64(*keys)))
 
 

@@ -23,13 +23,14 @@ import pyarrow as pa
 
 from millrace.catalog import make_join
 from millrace.core.budget import Budget
-from millrace.core.conditions import Condition
-from millrace.core.errors import SchemaError, TableVersionError
+from millrace.core.conditions import Between, Condition
+from millrace.core.errors import SchemaError, TableError, TableVersionError
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import How, JoinSpec, Relation
 from millrace.core.step import Int64Array, Step
 from millrace.joins.ordered import Ordered
 from millrace.relations.inplace import SCRATCH_BYTES, InPlace
+from millrace.relations.ranges import RangesInPlace, serves
 from millrace.relations.stored import StoredRelation
 from millrace.spark.counters import TaskCounters
 from millrace.spark.planned import MAX_ARRAY_ROWS, PlannedTable
@@ -68,14 +69,14 @@ class EnrichTask:
     strategy: str
     counters: TaskCounters | None = None  # where the counts of the task go; None: into the rows themselves
     ordered: bool = False  # rows come in stream order; all shapes but `rows` do anyway
-    condition: Condition | None = None  # instead of `on`; always `rows`
+    condition: Condition | None = None  # instead of `on`; `rows`, unless a row lies in one range at most
 
     def spec(self) -> JoinSpec:
         if self.shape == "rows":
             carried = tuple(self.stream_schema.names)
             return JoinSpec(self.stream_schema, self.on, self.how, carried, self.columns, self.condition)
         how: How = "semi" if self.shape == "flag" else "inner"
-        return JoinSpec(self.stream_schema, self.on, how, (), self.columns)
+        return JoinSpec(self.stream_schema, self.on, how, (), self.columns, self.condition)
 
     @property
     def table_columns(self) -> tuple[str, ...]:
@@ -101,6 +102,10 @@ class EnrichTask:
                 raise SchemaError(
                     f"the table's column {name!r} is not {kind} any more in the version of this batch; start the query again"
                 )
+        if self.condition is not None:
+            if self.shape != "rows":
+                self._check_ranges(relation, self.condition)
+            return
         most = {"row": 1, "array": MAX_ARRAY_ROWS}.get(self.shape)
         version = getattr(relation, "version", None)
         if most is not None and version is not None and version.longest_run > most:
@@ -108,6 +113,15 @@ class EnrichTask:
                 f"a key had at most {most} rows in the table when this query was planned and has {version.longest_run} in the "
                 "version of this batch; start the query again"
             )
+
+    def _check_ranges(self, relation: Relation, condition: Condition) -> None:
+        if not relation.resident:
+            raise TableError(
+                "the table was mapped when this query was planned and can't be on this host; give read='mmap', or "
+                "strategy='rmeshjoin' to scan it"
+            )
+        if not one_range_each(relation, condition, self.stream_schema.field(0).type):
+            raise TableVersionError("ranges overlap in the version of this batch and did not before; start the query again")
 
     def rows_in(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """(stream columns ..., timestamp of the batch) in; (stream and table columns ...) out, and, without `counters`,
@@ -173,9 +187,9 @@ class OnePass:
         """Structs of rows that are joined together, `size` of them at a time."""
         parts, at = [], 0
         for task, host in zip(self.tasks, hosts, strict=True):
-            keys = columns[at : at + len(task.on)]
+            keys = columns[at : at + len(task.stream_schema)]
             parts.append(host.look_up(keys, size) if host.at_once else host.run(keys, size))
-            at += len(task.on)
+            at += len(keys)
         for pieces in zip(*parts, strict=True):
             arrays = [array for piece in pieces for array in piece]
             yield pa.StructArray.from_arrays(arrays, [f"c{i}" for i in range(len(arrays))])
@@ -193,6 +207,7 @@ class TaskHost:
         self.group_rows = plan_group(self._relation, self._spec, self._budget, task)
         self._in_place = in_place(self._relation, task)
         self.at_once = self._in_place is not None
+        self._reversed_ranges = partial(getattr, self._in_place, "reversed_ranges", 0)
         if not self.at_once:
             self._join = made = make_join(task.strategy, self._relation, self._spec, self._budget, **self._parameters())
             self._reversed_ranges = partial(getattr, made, "reversed_ranges", 0)
@@ -253,7 +268,7 @@ class TaskHost:
             "memory_bytes": self._budget.peak_bytes,
             "table_version": version.number if version is not None else 0,
             "strategy": self._task.strategy,
-            "reversed_ranges": 0 if self.at_once else self._reversed_ranges(),
+            "reversed_ranges": self._reversed_ranges(),
         }
         self._groups = 0
         take = getattr(self._relation, "take_io_counts", None)
@@ -350,8 +365,17 @@ def _cut(group: list[tuple[pa.Array, ...]], rows: int) -> tuple[list[Any], list[
     return head, rest, left
 
 
-def in_place(relation: Relation, task: EnrichTask) -> InPlace | None:
+def one_range_each(relation: Relation, condition: Condition, value: pa.DataType) -> bool:
+    """Whether every row of the stream lies in one range at most, which can be looked up."""
+    if not isinstance(condition, Between) or not isinstance(relation, StoredRelation):
+        return False
+    return serves(relation, condition, value)
+
+
+def in_place(relation: Relation, task: EnrichTask) -> InPlace | RangesInPlace | None:
     """How to look keys up without a join: where pages lie in memory, and one row of the table answers a key."""
+    if isinstance(task.condition, Between) and task.shape != "rows" and isinstance(relation, StoredRelation):
+        return RangesInPlace(relation, task.spec().columns, task.condition, task.stream_schema.field(0).type)
     if task.strategy != "sweepjoin" or not isinstance(relation, StoredRelation) or not relation.resident:
         return None
     if relation.disk_index is not None:

@@ -20,13 +20,19 @@ from millrace.core.step import Int64Array
 
 
 class Place(NamedTuple):
-    """Where a probe goes on: at relation row `row`, and at `at` among the sorted tuples (-1: the row has not begun)."""
+    """Where a probe goes on: at relation row `row`, and at `at` among the sorted tuples (-1: the row has not begun).
+
+    Where tuples look for rows, the other way round: tuple `at` goes on at `row` (-1: it has not begun), and all rows before
+    `first` are done with.
+    """
 
     row: int = 0
     at: int = -1
+    first: int = 0
 
 
 FIRST = Place()
+_MOST = np.iinfo(np.int64).max
 
 
 class OrderedSlots:
@@ -78,6 +84,22 @@ class OrderedSlots:
             self._groups, self._values, self._slots, self._count, groups, lows, highs, place.row, place.at, slots, rows
         )
         return slots[:count], rows[:count], Place(row, at) if row < len(lows) else None
+
+    def covered(
+        self, lows: Int64Array, highs: Int64Array, place: Place, limit: int
+    ) -> tuple[Int64Array, Int64Array, Place | None]:
+        """The same without groups, for rows whose lows ascend and whose highs do: each tuple then lies in one run of rows.
+        That takes time with the tuples there, and hardly with the rows."""
+        slots = np.empty(limit, np.int64)
+        rows = np.empty(limit, np.int64)
+        if not len(lows):
+            return slots[:0], rows[:0], None
+        start, end = np.searchsorted(self._values[: self._count], [lows[0], highs[-1] + 1 if highs[-1] < _MOST else _MOST])
+        if highs[-1] == _MOST:
+            end = self._count
+        at, row = (int(start), -1) if place == FIRST else (place.at, place.row)
+        count, at, row, first = _covered(self._values, self._slots, end, lows, highs, at, row, place.first, slots, rows)
+        return slots[:count], rows[:count], Place(row, at, first) if at < end else None
 
 
 @kernel
@@ -159,3 +181,50 @@ def _inside(
         at = -1
         row += 1
     return found, row, -1
+
+
+@kernel
+def _first_at_least(numbers: Any, value: Any, start: Any) -> Any:
+    """The first place from `start` whose number is not below `value`, looked for in ever longer steps; numbers ascend."""
+    low, step = start, 1
+    while low + step <= len(numbers) and numbers[low + step - 1] < value:
+        low += step
+        step *= 2
+    high = min(low + step - 1, len(numbers))
+    while low < high:
+        middle = (low + high) // 2
+        if numbers[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def _covered(
+    values: Any, slots: Any, end: Any, lows: Any, highs: Any, at: Any, row: Any, first: Any, out_slots: Any, out_rows: Any
+) -> Any:
+    found = 0
+    while at < end:
+        value = values[at]
+        if row < 0:
+            first = _first_at_least(highs, value, first)
+            row = first
+        while row < len(lows) and lows[row] <= value:
+            if found == len(out_slots):
+                return found, at, row, first
+            out_slots[found] = slots[at]
+            out_rows[found] = row
+            found += 1
+            row += 1
+        row = -1
+        at += 1
+    return found, at, -1, first
+
+
+@kernel
+def ascending(numbers: Any) -> Any:
+    at = 1
+    while at < len(numbers) and numbers[at] >= numbers[at - 1]:
+        at += 1
+    return at >= len(numbers)

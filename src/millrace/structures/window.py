@@ -42,7 +42,8 @@ class Window:
         self.entered = budget.array("window entry steps", capacity, np.int64)
         self.matched = budget.array("window match flags", capacity, np.bool_)
         self._free = budget.array("window free slots", capacity, np.int32)
-        self._free[:] = np.arange(capacity - 1, -1, -1)
+        self._returned = 0  # slots in the stack of free ones
+        self._fresh = 0  # from here on, slots have never been used: nothing of a large window is touched before it is needed
         self.rows: RowStore | None = None
         kept = _kept_columns(relation, spec)
         if kept:
@@ -74,7 +75,7 @@ class Window:
             return 0, np.zeros(0, np.int64)
         batch = batch.slice(0, count)
         encoded = self.encode(batch)
-        slots = self._free[self.free_slots - count : self.free_slots][::-1].astype(np.int64)
+        slots = self._take_free(count)
         self.code[slots] = encoded.codes
         self.sequence[slots] = np.arange(self._offered, self._offered + count)
         self.entered[slots] = self.steps
@@ -95,9 +96,18 @@ class Window:
         """These tuples have left."""
         if self.rows is not None:
             self.rows.drop(slots)
-        free = self.free_slots
-        self._free[free : free + len(slots)] = slots
+        self._free[self._returned : self._returned + len(slots)] = slots
+        self._returned += len(slots)
         self.pending -= len(slots)
+
+    def _take_free(self, count: int) -> Int64Array:
+        """Slots that were given back, the last ones first, and then fresh ones."""
+        again = min(count, self._returned)
+        used = self._free[self._returned - again : self._returned][::-1].astype(np.int64)
+        fresh = np.arange(self._fresh, self._fresh + count - again)
+        self._returned -= again
+        self._fresh += count - again
+        return np.concatenate((used, fresh))
 
     def _row_room(self, batch: pa.RecordBatch) -> int:
         """Rows of `batch` that the row store can take without passing its bytes."""
