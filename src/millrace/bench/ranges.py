@@ -23,6 +23,7 @@ from millrace.bench.data import made_once
 from millrace.bench.enrich import run_contest
 from millrace.bench.measure import Progress
 from millrace.bench.options import EnrichOptions
+from millrace.relations.folder import FORMAT
 
 ADDRESSES = 1 << 32
 _BIN_BITS = 16
@@ -33,11 +34,16 @@ def run_ranges(options: EnrichOptions, nested_rows: int, progress: Progress | No
     """Run the benchmark; the nested loop with batches of `nested_rows` rows, none if that is 0."""
     progress = progress or Progress()
     binned = {"spark.sql.shuffle.partitions": str(SORT_MERGE_PARTITIONS), "spark.sql.autoBroadcastJoinThreshold": "-1"}
-    every: list[Contender] = [Between("millrace-auto"), Binned("spark-binned", binned), Binned("spark-binned-defaults")]
+    every: list[Contender] = [
+        FromTable("millrace-auto"),
+        FromParquet("millrace-parquet"),
+        Binned("spark-binned", binned),
+        Binned("spark-binned-defaults"),
+    ]
     report = run_contest("enrich-ranges", options, every, progress)
     if nested_rows:
         few = replace(options, batch_rows=(nested_rows,), repeats=1)
-        loops = run_contest("enrich-ranges", few, [Between("millrace-auto"), NestedLoop("spark-nested-loop")], progress)
+        loops = run_contest("enrich-ranges", few, [FromTable("millrace-auto"), NestedLoop("spark-nested-loop")], progress)
         report["results"] += loops["results"]
         report["rows_agree"] &= loops["rows_agree"]
         report["checksums_agree"] &= loops["checksums_agree"]
@@ -68,24 +74,52 @@ def range_files(work: Workload) -> Path:
     return target
 
 
-class Between(Plain):
-    """`millrace.enrich` with `between`, over the Parquet files as they are."""
+class _Millrace(Plain):
+    """`millrace.enrich` with `between`."""
 
     @contextmanager
     def ready(self, work: Workload) -> Iterator[Ready]:
         import millrace as mr
 
-        files, options = range_files(work), work.options
-        on = mr.between("ip", "ip_from", "ip_to")
+        table, files = self.opened(work, range_files(work))
+        options, on = work.options, mr.between("ip", "ip_from", "ip_to")
 
         def transform(stream: DataFrame) -> DataFrame:
             placed = stream.withColumn("ip", address())
-            enriched = mr.enrich(
-                placed, mr.ParquetTable(files), on, how=options.how, columns=["category"], memory=options.memory
-            )
+            enriched = mr.enrich(placed, table, on, how=options.how, columns=["category"], memory=options.memory)
             return enriched.drop("ip")
 
         yield Ready(transform, files)
+
+    def opened(self, work: Workload, files: Path) -> tuple[Any, Path]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class FromParquet(_Millrace):
+    """The Parquet files as they are, scanned."""
+
+    def opened(self, work: Workload, files: Path) -> tuple[Any, Path]:
+        import millrace as mr
+
+        return mr.ParquetTable(files), files
+
+
+@dataclass(frozen=True)
+class FromTable(_Millrace):
+    """A table built from them, sorted by where ranges begin."""
+
+    def opened(self, work: Workload, files: Path) -> tuple[Any, Path]:
+        import millrace as mr
+
+        target = work.folder / f"millrace-ranges-{work.options.rows}-{work.options.seed}"
+
+        def build() -> None:
+            work.say(f"building the millrace table of {work.options.rows:,} ranges")
+            mr.MasterTable.build(work.spark.read.parquet(str(files)), key="ip_from", path=str(target))
+
+        made_once(target, {"rows": work.options.rows, "seed": work.options.seed, "format": FORMAT}, build)
+        return mr.MasterTable.open(str(target)), target
 
 
 class _Spark(Plain):
