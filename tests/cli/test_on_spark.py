@@ -81,6 +81,28 @@ def test_build_makes_a_table_that_inspect_shows(spark: SparkSession, tmp_path: P
     assert "has no column 'nope'" in wrong.output
 
 
+def test_build_takes_counts_and_inspect_shows_and_checks_the_index(spark: SparkSession, tmp_path: Path) -> None:
+    source, counts, path = tmp_path / "source", tmp_path / "counts", tmp_path / "table"
+    spark.range(3_000).selectExpr("id", "string(id) AS name").write.parquet(str(source))
+    spark.range(100).selectExpr("id * 30 AS id", "id AS count").write.parquet(str(counts))
+    build = ("build", str(source), str(path), "--key", "id", "--layout", "frequency")
+    missing = run(*build)
+    assert missing.exit_code == 1
+    assert "layout='frequency' needs counts=" in missing.output
+    result = run(*build, "--counts", str(counts), "--shards", "2")
+    assert result.exit_code == 0, result.output
+    shown = run("inspect", str(path), "--verify").output
+    assert "index    3,000 keys in 12 blocks, 48.0 KiB" in shown
+    assert "all checksums fit" in shown
+    index = path / "v000001" / "keys.index"
+    data = bytearray(index.read_bytes())
+    data[5000] ^= 1
+    index.write_bytes(data)
+    damaged = run("inspect", str(path), "--verify")
+    assert damaged.exit_code == 1
+    assert "block 1 of" in damaged.output
+
+
 def test_doctor_as_json_lists_every_check(spark: SparkSession, tmp_path: Path) -> None:
     result = run("doctor", "--json", "--folder", str(tmp_path))
     report = json.loads(result.output)
