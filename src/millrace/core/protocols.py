@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.core.budget import Budget
@@ -104,6 +106,9 @@ class KeyLookup(Protocol):
     """An index that lies on disk, with a part of it in memory, as one join uses it."""
 
     def locate(self, codes: Int64Array) -> PageRuns: ...
+
+    def known(self, codes: Int64Array) -> npt.NDArray[np.bool_]:
+        """Which of the keys cost no read."""
 
     def counts(self) -> StepCounts:
         """What was read since the last call."""

@@ -21,7 +21,7 @@ from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
 from millrace.core.step import Int64Array, Step, StepCounts
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.pairs import Pairs
-from millrace.joins.reading import Reader
+from millrace.joins.reading import Arrivals, Reader
 from millrace.joins.sizing import Sizing, code_bytes_per_page, open_index, reserve
 from millrace.structures.chains import Chains
 from millrace.structures.hashtable import START, Cursor, HashTable
@@ -74,7 +74,7 @@ class FetchJoin(Windowed):
         self._last = self._first if relation.unique else budget.array("last pages", sizing.capacity, np.int32)
         self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
         self._reader = Reader(relation, open_index(relation, budget, sizing.hot_keys))
-        self._inbox: list[Int64Array] = []
+        self._arrivals = Arrivals(self._reader, self._window)
         self._pinned: PageRun | None = None  # read when the first tuple comes
         self._pairs: Pairs | None = None  # found on pinned pages, and still to be put out
         self._wanted: _Wanted | None = None
@@ -85,7 +85,7 @@ class FetchJoin(Windowed):
     def offer(self, batch: pa.RecordBatch) -> int:
         """Take as many tuples as there are free slots."""
         taken, slots = self._window.admit(batch, self._window.free_slots)
-        self._inbox.append(slots)
+        self._arrivals.add(slots)
         self.pending += taken
         return taken
 
@@ -109,14 +109,12 @@ class FetchJoin(Windowed):
 
     def _load(self) -> None:
         """Let the tuples that have come wait for their pages, or answer them from those that are pinned."""
-        slots = np.concatenate((np.zeros(0, np.int64), *self._inbox))
-        if len(slots):
+        if len(self._arrivals):
             self._pin()
-            first, last = self._reader.locate(self._window.code[slots])
+            slots, (first, last) = self._arrivals.take(idle=self._queue.oldest is None)
             present = last >= first
             self._emitter.leave(slots[~present])
             self._place(slots[present], first[present], last[present])
-        self._inbox = []
 
     def _pin(self) -> None:
         """Read the pinned pages, once and for all."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from millrace.core.errors import StrategyError
 from millrace.core.protocols import (
@@ -18,6 +19,7 @@ from millrace.core.protocols import (
     ResidentRelation,
 )
 from millrace.core.step import Int64Array, StepCounts
+from millrace.structures.window import Window
 
 
 def has_index(relation: Relation) -> bool:
@@ -56,11 +58,16 @@ class Reader:
         if self._index is None:
             return cast(IndexedRelation, self._relation).locate(codes)
         runs = self._index.locate(codes)
-        counts = self._index.counts()
-        self._counts += counts
-        if counts.index_reads:
-            self._head = -1
+        self._count_index(self._index)
         return runs
+
+    def known(self, codes: Int64Array) -> npt.NDArray[np.bool_] | None:
+        """Which of the keys cost no read of the index; None where none does."""
+        if self._index is None:
+            return None
+        known = self._index.known(codes)
+        self._count_index(self._index)
+        return known
 
     def read(self, first: int, count: int) -> PageRun:
         run = self._relation.read(first, count)
@@ -99,6 +106,12 @@ class Reader:
         counts, self._counts = self._counts, StepCounts()
         return counts
 
+    def _count_index(self, index: KeyLookup) -> None:
+        counts = index.counts()
+        self._counts += counts
+        if counts.index_reads:
+            self._head = -1
+
     def _count_each(self, pages: Int64Array) -> None:
         seeks = int(np.count_nonzero(np.diff(pages, prepend=self._head - 1) != 1))
         self._count(len(pages), seeks, int(pages[-1]) + 1)
@@ -106,3 +119,35 @@ class Reader:
     def _count(self, pages: int, seeks: int, head: int) -> None:
         self._counts += StepCounts(pages_read=pages, bytes_read=pages * self._relation.page_bytes, seeks=seeks)
         self._head = head
+
+
+class Arrivals:
+    """Tuples that have come, by their slots, and whose pages are not known yet.
+
+    An index on disk is asked for many keys at a time, as a block that is read serves all keys that are in it: tuples whose
+    keys are not in memory stay here until they are a quarter of what the window holds, or nobody else waits.
+    """
+
+    def __init__(self, reader: Reader, window: Window) -> None:
+        self._reader = reader
+        self._window = window
+        self._new: list[Int64Array] = []
+        self._cold = np.zeros(0, np.int64)
+
+    def add(self, slots: Int64Array) -> None:
+        if len(slots):
+            self._new.append(slots)
+
+    def __len__(self) -> int:
+        return len(self._cold) + sum(len(slots) for slots in self._new)
+
+    def take(self, *, idle: bool) -> tuple[Int64Array, PageRuns]:
+        """Slots that may wait for their pages now, and those pages. After an error all are still here."""
+        slots = np.concatenate((self._cold, *self._new))
+        later = self._cold[:0]
+        known = None if idle else self._reader.known(self._window.code[slots])
+        if known is not None and 4 * np.count_nonzero(~known) < self._window.capacity:
+            slots, later = slots[known], slots[~known]
+        runs = self._reader.locate(self._window.code[slots])
+        self._new, self._cold = [], later
+        return slots, runs

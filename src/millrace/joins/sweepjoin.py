@@ -25,11 +25,11 @@ import pyarrow as pa
 
 from millrace.core.budget import Budget
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
-from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.core.step import Step, StepCounts
 from millrace.core.unitcosts import UnitCosts
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.pairs import Pairs
-from millrace.joins.reading import Reader, check_index
+from millrace.joins.reading import Arrivals, Reader, check_index
 from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, open_index, plan_window, reserve
 from millrace.structures.buckets import Cursor, PageBuckets, Reads
 from millrace.structures.window import Window, Windowed
@@ -73,7 +73,7 @@ class SweepJoin(Windowed):
         self._buckets = PageBuckets(relation.pages, sizing.capacity, budget)
         self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
         self._reader = Reader(relation, open_index(relation, budget, sizing.hot_keys))
-        self._inbox: list[Int64Array] = []
+        self._arrivals = Arrivals(self._reader, self._window)
         self._position = 0
         self._run: PageRun | None = None
         self._reads = Reads(np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -88,11 +88,11 @@ class SweepJoin(Windowed):
 
     def offer(self, batch: pa.RecordBatch) -> int:
         count, slots = self._window.admit(batch, batch.num_rows)
-        self._inbox.append(slots)
+        self._arrivals.add(slots)
         return count
 
     def step(self) -> Step:
-        if self._inbox:
+        if len(self._arrivals):
             self._place()
         self._emitter.begin()
         if self._pairs is None and self._buckets.waiting:
@@ -112,9 +112,7 @@ class SweepJoin(Windowed):
     def _place(self) -> None:
         # step 1
         window = self._window
-        slots = self._inbox[0] if len(self._inbox) == 1 else np.concatenate(self._inbox)
-        runs = self._reader.locate(window.code[slots])
-        self._inbox = []
+        slots, runs = self._arrivals.take(idle=self._buckets.waiting == 0 and self._pairs is None)
         known = runs.last >= runs.first
         if known.all():
             self._buckets.add(slots, runs.first, runs.last)

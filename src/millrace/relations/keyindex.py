@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
@@ -285,12 +286,20 @@ class StoredLookup:
         self._held = 0  # hot keys in memory by now
         self._reads = self._blocks = 0
 
+    def known(self, codes: Int64Array) -> npt.NDArray[np.bool_]:
+        self._warm_up()
+        if self._held == self._index.info.keys:
+            return np.ones(len(codes), np.bool_)
+        if not self._hot_keys:
+            return np.zeros(len(codes), np.bool_)
+        pages = np.empty((2, len(codes)), np.int64)
+        return np.asarray(blocks.find_hot(codes, self._hot, pages[0], pages[1]))
+
     def locate(self, codes: Int64Array) -> PageRuns:
         first, last = np.zeros(len(codes), np.int64), np.full(len(codes), -1)
         wanted = np.arange(len(codes))
         if self._hot_keys and len(codes):
-            if self._held < self._hot_keys:
-                self._warm_up()
+            self._warm_up()
             wanted = wanted[~blocks.find_hot(codes, self._hot, first, last)]
         if len(wanted) and self._held < self._index.info.keys:
             self._search(codes, wanted, first, last)
