@@ -1,0 +1,94 @@
+"""Joins on a table whose index lies on disk: what they read of it, and what a block that can't be read does to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.joins.examples import cut, drained, expected, joined, rows_of, spec_of, stream_of
+
+from millrace.catalog import ALGORITHMS, make_join
+from millrace.core.budget import Budget
+from millrace.core.drive import total
+from millrace.core.errors import BudgetError, DamagedTableError
+from millrace.core.protocols import SemiStreamJoin
+from millrace.relations.build import build_table
+from millrace.relations.folder import read_versions
+from millrace.relations.keyindex import BLOCK_BYTES
+from millrace.relations.stored import READ_MODES, ReadMode, StoredRelation
+
+KEYS = list(range(0, 12_000, 2))
+INDEXED = [row.name for row in ALGORITHMS if row.needs_index]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("disk-index")
+    counts = pa.table({"id": KEYS, "count": [1e6 / (1 + (7 * key) % 12_000) for key in KEYS]})
+    table = pa.table({"id": KEYS, "row": range(len(KEYS))})
+    build_table(folder, table, "id", layout="frequency", page_bytes=4096, shards=2, counts=counts)
+    return folder
+
+
+def _join(name: str, folder: Path, memory: int | str, mode: ReadMode = "buffered", **parameters: Any) -> SemiStreamJoin:
+    relation = StoredRelation(folder, read_versions(folder)[-1], mode)
+    return make_join(name, relation, spec_of("left"), Budget(memory), **parameters)
+
+
+@pytest.mark.parametrize("name", INDEXED)
+@pytest.mark.parametrize("mode", READ_MODES)
+def test_budgets_from_the_smallest_on_are_enough_and_results_exact(folder: Path, name: str, mode: ReadMode) -> None:
+    with pytest.raises(BudgetError) as error:
+        _join(name, folder, 1, mode)
+    tuples = [(key * key + 3 * key) % 13_000 for key in range(700)]
+    for memory in (error.value.needed_bytes, error.value.needed_bytes + 60_000, 2 << 20):
+        join = _join(name, folder, memory, mode)
+        assert rows_of(joined(join, cut(stream_of([*tuples, None]), 90))) == expected([*tuples, None], KEYS, "left")
+        assert join.bytes_used <= memory
+    with pytest.raises(BudgetError):
+        _join(name, folder, error.value.needed_bytes - 1, mode)
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_after_a_block_that_could_not_be_read_nothing_is_lost_and_nothing_called_absent(folder: Path, name: str) -> None:
+    join = _join(name, folder, "300k")
+    tuples = [KEYS[n] for n in (5, 5999, 3000, 5, 4000)] * (1 if name == "inlj" else 3)
+    index = folder / "v000001" / "keys.index"
+    whole = index.read_bytes()
+    try:
+        with open(index, "r+b") as file:  # in place: the join has it open
+            file.write(bytes(len(whole)))
+        offered = join.offer(stream_of(tuples))
+        for _ in range(3):
+            with pytest.raises(DamagedTableError, match=r"block \d+ of .*keys\.index"):
+                join.step()
+        assert join.pending == offered
+    finally:
+        with open(index, "r+b") as file:
+            file.write(whole)
+    steps = drained(join)
+    while offered < len(tuples):
+        offered += join.offer(stream_of(tuples).slice(offered))
+        steps += drained(join)
+    assert rows_of(steps) == expected(tuples, KEYS, "left")
+    assert total(steps).absent_keys == 0
+
+
+@pytest.mark.parametrize("name", ["hybridjoin", "xhybridjoin", "sweepjoin"])
+def test_keys_in_memory_go_ahead_and_the_index_is_asked_for_the_others_together(folder: Path, name: str) -> None:
+    join = _join(name, folder, "300k", buffer_pages=1)
+    random = np.random.default_rng(4)
+    tuples = random.choice(KEYS, 6000).tolist()
+    stream = stream_of(tuples)
+    steps, offered = [], 0
+    while offered < len(tuples):
+        offered += join.offer(stream.slice(offered))
+        steps.append(join.step())
+    asked = [step.counts.index_reads for step in steps[1:]]
+    assert asked.count(0) > len(asked) / 2, "most steps read nothing of the index"
+    assert rows_of([*steps, *drained(join)]) == expected(tuples, KEYS, "left")
+    blocks = (folder / "v000001" / "keys.index").stat().st_size // BLOCK_BYTES
+    assert max(asked) <= blocks
