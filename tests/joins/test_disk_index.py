@@ -12,12 +12,14 @@ from tests.joins.examples import cut, drained, expected, joined, rows_of, spec_o
 
 from millrace.catalog import ALGORITHMS, make_join
 from millrace.core.budget import Budget
+from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.drive import total
 from millrace.core.errors import BudgetError, DamagedTableError
 from millrace.core.protocols import SemiStreamJoin
 from millrace.relations.build import build_table
 from millrace.relations.folder import read_versions
 from millrace.relations.keyindex import BLOCK_BYTES
+from millrace.relations.simulated import SimulatedRelation
 from millrace.relations.stored import READ_MODES, ReadMode, StoredRelation
 
 KEYS = list(range(0, 12_000, 2))
@@ -92,3 +94,17 @@ def test_keys_in_memory_go_ahead_and_the_index_is_asked_for_the_others_together(
     assert rows_of([*steps, *drained(join)]) == expected(tuples, KEYS, "left")
     blocks = (folder / "v000001" / "keys.index").stat().st_size // BLOCK_BYTES
     assert max(asked) <= blocks
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_reads_of_the_index_take_their_time_on_a_virtual_device(folder: Path, name: str) -> None:
+    disk = VirtualDevice(device("hdd2008"), VirtualClock())
+    stored = StoredRelation(folder, read_versions(folder)[-1], "buffered")
+    join = make_join(name, SimulatedRelation(stored, disk), spec_of("left"), Budget("300k"))
+    tuples = [(key * key + 3 * key) % 13_000 for key in range(700)]
+    steps = joined(join, cut(stream_of(tuples), 200))
+    assert rows_of(steps) == expected(tuples, KEYS, "left")
+    counts = total(steps)
+    assert counts.index_reads > 0
+    assert disk.bytes_read == counts.bytes_read == counts.pages_read * stored.page_bytes + counts.index_reads * BLOCK_BYTES
+    assert disk.clock.now > 8e-3

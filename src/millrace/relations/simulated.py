@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.core.devices import Transfer, VirtualDevice
@@ -136,7 +137,7 @@ class SimulatedFrames:
 
 
 class SimulatedIndex:
-    """An index on the device. Every block of it that a look-up reads is a read in a place of its own."""
+    """An index on the device. Every read of it is in a place of its own."""
 
     def __init__(self, index: Any, relation: SimulatedRelation) -> None:
         self._index = index
@@ -159,11 +160,21 @@ class SimulatedLookup:
 
     def locate(self, codes: Int64Array) -> PageRuns:
         runs: PageRuns = self._lookup.locate(codes)
+        self._charge()
+        return runs
+
+    def known(self, codes: Int64Array) -> npt.NDArray[np.bool_]:
+        known: npt.NDArray[np.bool_] = self._lookup.known(codes)
+        self._charge()
+        return known
+
+    def _charge(self) -> None:
+        """What was read by now; blocks side by side came in one read."""
         counts: StepCounts = self._lookup.counts()
         self._counts += counts
-        if counts.index_reads:
-            self._relation.charge_blocks(counts.index_reads, counts.bytes_read // counts.index_reads)
-        return runs
+        reads = counts.seeks or counts.index_reads
+        if reads:
+            self._relation.charge_blocks(reads, counts.bytes_read // reads)
 
     def counts(self) -> StepCounts:
         counts, self._counts = self._counts, StepCounts()
