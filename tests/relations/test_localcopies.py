@@ -154,6 +154,26 @@ def test_a_shard_without_room_is_made_local_when_there_is_some_again(table: Path
     relation.close()
 
 
+@pytest.mark.parametrize("mode", READ_MODES)
+def test_pages_of_a_copy_are_checked_though_those_of_the_shard_were(table: Path, tmp_path: Path, mode: ReadMode) -> None:
+    limit = sum(shard.bytes for shard in read_versions(table)[-1].shards)
+    other = _get(LocalCopies(tmp_path), "other")
+    assert other is not None
+    first, second = (_open(table, mode, LocalCopies(tmp_path, limit)) for _ in range(2))
+    assert _all_rows(first).equals(ROWS)
+    assert first.take_io_counts()["remote_shards"] == 1
+    other.close()
+    assert _all_rows(second).equals(ROWS)
+    bad = tmp_path / _names(second.version)[2]
+    with open(bad, "r+b") as copy:
+        copy.seek(100)
+        copy.write(b"\xff\xfe\xfd")
+    first.try_local_again()
+    with pytest.raises(DamagedTableError, match=f"page 0 of {bad} is damaged"):
+        _all_rows(first)
+    first.close(), second.close()
+
+
 def test_a_table_built_anew_under_the_same_names_is_copied_anew(tmp_path: Path) -> None:
     for value in ("first", "second"):
         folder = tmp_path / value
@@ -209,6 +229,18 @@ def test_a_file_larger_than_the_limit_costs_nobody_else_a_copy(tmp_path: Path) -
     kept.close()
     assert _get(copies, "large", 3 * SIZE) is None
     assert _kept(tmp_path) == ["a.pages"]
+
+
+def test_a_copy_that_was_cut_is_made_again(tmp_path: Path) -> None:
+    copies = LocalCopies(tmp_path)
+    first = _get(copies, "a")
+    assert first is not None
+    first.close()
+    os.truncate(first.path, 7)
+    second = _get(copies, "a")
+    assert second is not None
+    assert second.made
+    assert second.path.stat().st_size == SIZE
 
 
 def test_a_copy_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -69,8 +69,13 @@ class LocalCopies:
         while True:
             used = take_lock(path, shared=True)
             if used is not None:
-                os.utime(used)
-                return LocalCopy(path, False, used)
+                copy = LocalCopy(path, False, used)
+                if os.fstat(used).st_size == size:
+                    os.utime(used)
+                    return copy
+                copy.discard()  # somebody has cut it
+                copy.close()
+                continue
             copying = self._lock(name + _LOCK)
             try:
                 if not path.exists():  # nobody else has made it while we waited

@@ -302,6 +302,7 @@ class StoredRelation:
             self._paths[shard] = copy.path
             if self.resident:
                 self._map_shard(shard)
+                self._checked[self._shard == shard] = False  # the pages are other bytes now
 
     def _copy_shard(self, shard: int, target: int) -> None:
         """Copy a shard into an open file, with every page checked on the way."""
