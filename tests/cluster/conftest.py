@@ -18,8 +18,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     running = Cluster(tmp_path / "cluster", hidden=hidden if can_blind(hidden) else None)
     try:
         yield running
-    finally:
         family = running.family()
+    finally:
         running.stop()
     assert not [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 

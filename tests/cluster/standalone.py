@@ -137,7 +137,11 @@ class Cluster:
     def family(self) -> list[psutil.Process]:
         """All processes that are there because of this cluster."""
         mine = [psutil.Process(started.process.pid) for started in self._processes if started.process.poll() is None]
-        return mine + [child for one in mine for child in one.children(recursive=True)]
+        found = list(mine)
+        for one in mine:
+            with suppress(psutil.NoSuchProcess):
+                found += one.children(recursive=True)
+        return found
 
     def _run(
         self, name: str, command: Sequence[str], environment: dict[str, str] | None = None, hidden: Path | None = None
@@ -171,8 +175,9 @@ class Cluster:
         return wait_until(found, seconds=120, what=f"{pattern!r} in {started.log}").group(1)
 
     def executors(self) -> set[int]:
-        """Executors are the children of workers."""
-        return {child.pid for worker in self.workers for child in psutil.Process(worker.process.pid).children()}
+        """Executors are children of workers; what is left of the script that started a worker may be one too."""
+        children = [child for worker in self.workers for child in psutil.Process(worker.process.pid).children()]
+        return {child.pid for child in children if _is_executor(child)}
 
     def executor_of(self, pid: int) -> int:
         """The executor that a Python worker belongs to."""
@@ -185,6 +190,12 @@ class Cluster:
         _stop([started.process for started in reversed(self._processes)])
         self._processes, self.workers = [], []
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):  # a zombie is none either
+        return any(part.endswith("ExecutorBackend") for part in process.cmdline())
+    return False
 
 
 def blind(folder: Path, command: Sequence[str]) -> list[str]:
