@@ -13,8 +13,9 @@ COLUMNS = columns()
 
 
 def _marks(column: Column, how: How) -> list[pytest.MarkDecorator]:
-    """Conditions are found by matchers that both scanning joins share: the fast tests try them with one join and two hows."""
-    fast = column.condition == "equality" or (column.algorithm == "rmeshjoin" and not column.sql and how in ("left", "semi"))
+    """Conditions are found by matchers that both scanning joins share, and are tested with them: the fast tests try one."""
+    ranges = column.algorithm == "rmeshjoin" and column.condition == "between" and how == "left"
+    fast = column.condition == "equality" or ranges
     return [] if fast else [pytest.mark.slow]
 
 

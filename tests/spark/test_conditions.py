@@ -126,6 +126,18 @@ def test_ranges_that_overlap_in_a_later_version_end_the_query(spark: SparkSessio
     assert again.count() > 20  # most lie in two
 
 
+def test_rows_that_a_table_lacks_are_not_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+    """Without a key they were left out by the build: no condition that could hold for them is tried."""
+    rows = pa.table({"low": pa.array([None, 10]), "high": [5, 20]})
+    table = mr.MasterTable.build(frame(spark, rows), "low", tmp_path / "table", page_bytes=4096)
+    stream = frame(spark, pa.table({"x": [1, 15]}))
+    for on in (mr.between("x", "low", "high", open_ended=True), mr.expr("low is null or x > low")):
+        with pytest.raises(SchemaError, match="1 rows without a 'low' were left out when the table was built"):
+            mr.enrich(stream, table, on)
+    assert mr.enrich(stream, table, mr.between("x", "low", "high")).count() == 1
+    assert mr.enrich(stream, _lake(tmp_path / "lake", rows, 1), mr.between("x", "low", "high", open_ended=True)).count() == 2
+
+
 def test_bands_and_expressions(spark: SparkSession, tmp_path: Path) -> None:
     stream, rows = frame(spark, _sales(120)), frame(spark, _prices())
     lake = _lake(tmp_path / "lake", _prices())

@@ -132,6 +132,7 @@ class _Call:
             pairs = _in_key_order([(mine, _spelled(theirs, table.key, sensitive)) for mine, theirs in on], table.key)
         else:
             table = _planned(stream, lookup.table, (), read)
+            _check_null_keys(table, condition)
             pairs = condition.on
         fields = [column_field(stream, mine, "stream") for mine, _ in pairs]
         check_key_types(fields)
@@ -315,6 +316,17 @@ def _one_range_each(stream: DataFrame, table: PlannedTable, condition: Condition
     field = column_field(stream, condition.value, "stream")
     relation = table.open(now_us(), (condition.low, condition.high))
     return one_range_each(relation, condition, arrow_type(field.name, field.dataType))
+
+
+def _check_null_keys(table: PlannedTable, condition: Condition) -> None:
+    """Rows without a key are not in a table that was built. Equal keys can't match them, but a condition may."""
+    may_match = isinstance(condition, Expr) or (isinstance(condition, Between) and condition.open_ended)
+    compared = [name for name in table.key if name in condition.table_columns(table.schema)]
+    if table.null_keys and may_match and compared:
+        raise SchemaError(
+            f"{table.null_keys} rows without a {compared[0]!r} were left out when the table was built, and this condition may "
+            "hold for them: build it with another key, or use the Parquet files as a ParquetTable"
+        )
 
 
 def _placed(condition: Condition, stream: DataFrame) -> Condition:

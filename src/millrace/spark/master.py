@@ -155,7 +155,7 @@ class MasterTable:
         choose_mode(version, read)
         opened = partial(open_relation, self.path, read=read, number=number, local=LocalDir.of(stream.sparkSession))
         name, key = Path(self.path).name, version.key
-        return PlannedTable(name, self.path, version.schema, key, version.longest_run, "sweepjoin", opened)
+        return PlannedTable(name, self.path, version.schema, key, version.longest_run, "sweepjoin", opened, version.null_keys)
 
     def relation(self, mode: ReadMode = "mmap", version: TableVersion | None = None) -> StoredRelation:
         """The table as a relation, for joins in this process."""

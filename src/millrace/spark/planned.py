@@ -26,6 +26,7 @@ class PlannedTable:
     longest_run: int | None  # most rows with one key; None where nobody knows
     strategy: str  # what strategy="auto" means
     open: Callable[[int, tuple[str, ...]], Relation]  # time of the batch in microseconds, columns wanted -> relation
+    null_keys: int = 0  # rows that are not in it because their key is null
 
     @property
     def unique(self) -> bool:
