@@ -169,32 +169,47 @@ def _first_ending_by(code: Any, lasts: Any, guide: Any, bucket: Any) -> Any:
 
 @kernel
 def locate_pages(codes: Any, firsts: Any, lasts: Any, guide: Any, shift: Any, first: Any, last: Any) -> None:
-    """Pages whose codes enclose each code: from the first that ends at or behind it to the last that starts by it."""
+    """Pages whose codes enclose each code: from the first that ends at or behind it to the last that starts by it.
+
+    As in `locate_first`, codes for which the guide will do have a loop to themselves.
+    """
     pages = len(firsts)
+    if pages == 0:
+        first[:] = 0
+        last[:] = -1
+        return
+    least, most = firsts[0], lasts[pages - 1]
+    uneven = False
     for i in range(len(codes)):
         code = codes[i]
-        if pages == 0 or code < firsts[0]:
-            first[i] = 0
-            last[i] = -1
-            continue
-        if code > lasts[pages - 1]:
-            first[i] = pages
-            last[i] = pages - 1
-            continue
-        low = _first_ending_by(code, lasts, guide, np.int64(np.uint64(code - firsts[0]) >> shift))
-        first[i] = low
-        last[i] = low - 1
-        if firsts[low] <= code:
-            last[i] = low
-            if low + 1 < pages and firsts[low + 1] <= code:
-                high = pages
-                while low < high:
-                    middle = (low + high) >> 1
-                    if firsts[middle] <= code:
-                        low = middle + 1
-                    else:
-                        high = middle
-                last[i] = low - 1
+        page = np.int64(0) if code < least else np.int64(pages)
+        if code >= least and code <= most:
+            page = np.int64(guide[np.int64(np.uint64(code - least) >> shift)])
+            page += np.int64(lasts[page] < code)
+            uneven |= lasts[page] < code
+        first[i] = page
+    if uneven:
+        for i in range(len(codes)):
+            if first[i] < pages and lasts[first[i]] < codes[i]:
+                first[i] = _first_ending_by(codes[i], lasts, guide, np.int64(np.uint64(codes[i] - least) >> shift))
+    for i in range(len(codes)):
+        page = first[i]
+        last[i] = page - np.int64(page == pages or firsts[page] > codes[i])
+        if last[i] == page and page + 1 < pages and firsts[page + 1] <= codes[i]:
+            last[i] = _last_starting_by(codes[i], firsts, page)
+
+
+@kernel
+def _last_starting_by(code: Any, firsts: Any, page: Any) -> Any:
+    """The last page that starts at or before a code, which `page` does."""
+    low, high = page, len(firsts)
+    while low < high:
+        middle = (low + high) >> 1
+        if firsts[middle] <= code:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
 
 
 @kernel

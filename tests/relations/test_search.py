@@ -1,0 +1,38 @@
+"""Kernels over the page index, against plain searches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from millrace.core.step import Int64Array
+from millrace.relations.search import fill_guide, locate_pages
+
+RANDOM = np.random.default_rng(5)
+SORTED_CODES: dict[str, Int64Array] = {
+    "dense": np.arange(1, 400),
+    "uneven": np.sort(np.exp(RANDOM.uniform(0, 40, 300)).astype(np.int64)),
+    "with runs over several pages": np.sort(RANDOM.integers(0, 12, 200)),
+    "of both signs, far apart": np.array([-(2**62), -5, 0, 3, 2**62]),
+    "one": np.array([7]),
+    "none": np.zeros(0, np.int64),
+}
+
+
+@pytest.mark.parametrize("name", SORTED_CODES)
+@pytest.mark.parametrize("rows_per_page", [1, 4, 50])
+def test_pages_of_a_code_are_those_a_plain_search_finds(name: str, rows_per_page: int) -> None:
+    codes = SORTED_CODES[name]
+    firsts = codes[::rows_per_page].copy()
+    lasts = np.append(codes[rows_per_page - 1 :: rows_per_page], codes[-1:])[: len(firsts)].copy()
+    guide, shift = np.zeros(1, np.int32), 0
+    if len(codes):
+        span = int(lasts[-1]) - int(firsts[0])
+        shift = max(0, span.bit_length() - (2 * len(firsts)).bit_length())
+        guide = np.zeros((span >> shift) + 1, np.int32)
+        fill_guide(lasts, firsts[0], np.uint64(shift), guide)
+    wanted = np.concatenate((codes, codes - 1, codes + 1, [-(2**62) - 9, 2**62 + 9]))
+    first, last = np.empty(len(wanted), np.int64), np.empty(len(wanted), np.int64)
+    locate_pages(wanted, firsts, lasts, guide, np.uint64(shift), first, last)
+    assert first.tolist() == np.searchsorted(lasts, wanted, "left").tolist()
+    assert last.tolist() == (np.searchsorted(firsts, wanted, "right") - 1).tolist()
