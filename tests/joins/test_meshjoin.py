@@ -22,7 +22,7 @@ STREAM = [2, None, 8, 3, 2, 99, 6, -1]
 def test_it_joins_exactly_and_needs_no_order(how: How, buffer_pages: int, tuples_per_step: int) -> None:
     relation = relation_of(RELATION, indexed=False)
     join = MeshJoin(
-        relation, spec_of(how), Budget("64k"), buffer_pages=buffer_pages, tuples_per_step=tuples_per_step
+        relation, spec_of(how), Budget("80k"), buffer_pages=buffer_pages, tuples_per_step=tuples_per_step
     )  # fmt: skip
     assert rows_of(joined(join, cut(stream_of(STREAM), 3))) == expected(STREAM, RELATION, how)
     assert join.pending == 0

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.core.compiled import kernel
+from millrace.core.memoryaccess import load32, load64
 from millrace.core.step import Int64Array
-from millrace.relations.memoryaccess import load32, load64
 
 _BLOCK_BYTES = 4096
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from millrace.core.compiled import kernel
 from millrace.core.keys import Codes
+from millrace.core.memoryaccess import load32, load64, prefetch
 from millrace.core.step import Int64Array, StepCounts
-from millrace.relations.memoryaccess import load32, load64, prefetch
 from millrace.relations.records import AHEAD, LINE, Unpacker, copy_records
 from millrace.relations.search import guess_row, seek_code
 from millrace.relations.stored import StoredRelation

@@ -20,10 +20,10 @@ import pyarrow as pa
 from millrace.core.compiled import kernel
 from millrace.core.conditions import Between
 from millrace.core.errors import SchemaError
+from millrace.core.memoryaccess import load32, load64, prefetch
 from millrace.core.ordered import LEAST, MOST, common_type, ordered_codes
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.inplace import Answer
-from millrace.relations.memoryaccess import load32, load64, prefetch
 from millrace.relations.records import AHEAD, LINE
 from millrace.relations.search import guess_row, seek_code, take_codes
 from millrace.relations.stored import StoredRelation

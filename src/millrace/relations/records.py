@@ -11,9 +11,7 @@ import pyarrow as pa
 
 from millrace.core.compiled import kernel
 from millrace.core.errors import TableError
-from millrace.core.step import Int64Array
-from millrace.relations.layout import PackedColumn, PageLayout
-from millrace.relations.memoryaccess import (
+from millrace.core.memoryaccess import (
     copy_bytes,
     load8,
     load16,
@@ -25,6 +23,8 @@ from millrace.relations.memoryaccess import (
     store32,
     store64,
 )
+from millrace.core.step import Int64Array
+from millrace.relations.layout import PackedColumn, PageLayout
 
 AHEAD = 32  # rows: enough to hide a miss, few enough to stay in the nearest cache
 LINE = 64

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from millrace.core.compiled import kernel
+from millrace.core.memoryaccess import copy_bytes, load32, load64, prefetch
 from millrace.core.step import Int64Array
-from millrace.relations.memoryaccess import copy_bytes, load32, load64, prefetch
 from millrace.relations.records import AHEAD
 
 
