@@ -157,10 +157,10 @@ def test_the_budget_it_asks_for_is_enough_and_no_more(
 
 def test_the_split_follows_the_skew_it_is_tuned_for() -> None:
     relation = relation_of(list(range(4000)), rows_per_page=10)
-    memory = relation.page_bytes * 120  # of 400 pages
+    memory = relation.page_bytes * 150  # of 400 pages
     flat, skewed = (XHybridJoin(relation, spec_of(), Budget(memory), zipf_exponent=e) for e in (0.0, 1.0))
     assert skewed.pinned_pages > flat.pinned_pages
-    assert skewed.pinned_pages < 120
+    assert skewed.pinned_pages < 150
     assert flat.capacity > skewed.capacity
 
 
