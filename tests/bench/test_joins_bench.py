@@ -228,6 +228,7 @@ def test_a_wrong_option_is_named_and_nothing_runs(arguments: list[str], message:
     assert message in " ".join(done.output.split())
 
 
+@pytest.mark.timeout(120)
 def test_ctrl_c_stops_it_and_leaves_nothing_behind(tmp_path: Path) -> None:
     arguments = [
         sys.executable,
