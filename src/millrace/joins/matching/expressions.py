@@ -20,7 +20,7 @@ from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import Codes
 from millrace.core.protocols import JoinSpec, PageRun, Relation
 from millrace.core.step import Int64Array
-from millrace.joins.matching.matcher import Found, MatcherBytes
+from millrace.joins.matching.matcher import Found, MatcherBytes, Remembered
 from millrace.joins.sizing import rows_per_page
 from millrace.structures.window import Window, row_bytes
 
@@ -32,7 +32,7 @@ _SLOT, _ROW = "__millrace_slot", "__millrace_row"
 _EMPTY = np.zeros(0, np.int64)
 
 
-class _ExpressionMatcher:
+class _ExpressionMatcher(Remembered):
     """What both have in common: the columns of either side, and pairs taken in portions."""
 
     reversed_ranges = 0
@@ -71,14 +71,6 @@ class _ExpressionMatcher:
     def encode(self, batch: pa.RecordBatch) -> Codes:
         """Any tuple may match, nulls in it or not."""
         return Codes(np.zeros(batch.num_rows, np.int64), np.ones(batch.num_rows, np.bool_), np.zeros(batch.num_rows, np.bool_))
-
-    def enter(self, slots: Int64Array) -> None:
-        self._present[slots] = True
-        self._waiting = None if len(slots) else self._waiting
-
-    def leave(self, slots: Int64Array) -> None:
-        self._present[slots] = False
-        self._waiting = None if len(slots) else self._waiting
 
     def begin(self, run: PageRun) -> None:
         if self._waiting is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.core.budget import Budget
@@ -87,6 +88,24 @@ class KeyMatcher:
             return slots, rows, True
         self._cursor = cursor
         return slots, rows, False
+
+
+class Remembered:
+    """For matchers that go through all waiting tuples: who waits, and what was made of them as long as nobody comes or goes."""
+
+    _present: npt.NDArray[np.bool_]  # by slot
+    _waiting: Any  # None: somebody has come or gone
+
+    def enter(self, slots: Int64Array) -> None:
+        self._change(slots, present=True)
+
+    def leave(self, slots: Int64Array) -> None:
+        self._change(slots, present=False)
+
+    def _change(self, slots: Int64Array, *, present: bool) -> None:
+        if len(slots):
+            self._present[slots] = present
+            self._waiting = None
 
 
 def matcher_bytes(relation: Relation, spec: JoinSpec, memory_bytes: int) -> MatcherBytes:

@@ -21,7 +21,7 @@ from millrace.core.errors import ParameterError
 from millrace.core.keys import Codes
 from millrace.core.protocols import JoinSpec, PageRun, Relation
 from millrace.core.step import Int64Array
-from millrace.joins.matching.matcher import Found, MatcherBytes
+from millrace.joins.matching.matcher import Found, MatcherBytes, Remembered
 from millrace.joins.sizing import rows_per_page
 from millrace.structures.window import Window, row_bytes
 
@@ -31,7 +31,7 @@ _TEXT_BYTES = 80  # of a Python text, beside its characters
 _EMPTY = np.zeros(0, np.int64)
 
 
-class SimilarMatcher:
+class SimilarMatcher(Remembered):
     """Tuples whose text is similar to that of a row."""
 
     reversed_ranges = 0
@@ -61,14 +61,6 @@ class SimilarMatcher:
     def encode(self, batch: pa.RecordBatch) -> Codes:
         nulls = batch.column(self._condition.text).is_null().to_numpy(zero_copy_only=False)
         return Codes(np.zeros(batch.num_rows, np.int64), ~nulls, nulls)
-
-    def enter(self, slots: Int64Array) -> None:
-        self._present[slots] = True
-        self._waiting = None if len(slots) else self._waiting
-
-    def leave(self, slots: Int64Array) -> None:
-        self._present[slots] = False
-        self._waiting = None if len(slots) else self._waiting
 
     def begin(self, run: PageRun) -> None:
         if self._waiting is None:
