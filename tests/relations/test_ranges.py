@@ -48,10 +48,10 @@ def test_values_are_found_where_a_look_at_every_range_finds_them(
 ) -> None:
     """Ranges one behind the other, some empty, some touching, some the wrong way round."""
     bounds: list[tuple[int, int | None]] = []
-    at = 0
+    at, apart = 0, int(closed == "both")  # ranges that are open on one side may begin where another ends
     for gap, length in steps:
         bounds.append((at + gap, at + gap + length))
-        at += gap + length + 1
+        at += gap + max(length, 0) + apart
     if last_open and bounds:
         bounds[-1] = (bounds[-1][0], None)
     condition = mr.between("x", "low", "high", closed=closed, open_ended=open_ended)

@@ -57,6 +57,7 @@ class TimedRelation:
         self._relation: Any = relation
         self.seconds = 0.0
         self.cpu = 0.0
+        self.reading = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._relation, name)
@@ -72,7 +73,11 @@ class TimedRelation:
 
     def timed(self, read: Callable[[], Result]) -> Result:
         before, cpu = time.perf_counter(), time.thread_time()
-        result = read()
+        self.reading = True
+        try:
+            result = read()
+        finally:
+            self.reading = False
         self.cpu += time.thread_time() - cpu
         self.seconds += time.perf_counter() - before
         return result

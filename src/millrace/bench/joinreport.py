@@ -13,7 +13,7 @@ from millrace.bench.joins import OK, JoinProgress
 
 _HEADINGS = (
     "device", "rows", "memory", "Zipf", "join", "tuples/s", "x inlj", "x pool", "pages/1k", "seeks/1k",
-    "processing p50/p95/p99", "waiting p50/p95/p99", "used", "CPU ns",
+    "processing p50/p95/p99", "waiting p50/p95/p99", "used", "CPU ns", "kernels ns",
 )  # fmt: skip
 
 
@@ -69,6 +69,7 @@ def _cells(result: dict[str, Any]) -> list[str]:
         _times(result["paced"]["waiting_seconds"]),
         f"{result['peak_bytes'] / result['memory_bytes']:.0%}",
         f"{result['cpu_ns_per_tuple']:,.0f}",
+        f"{result['kernel_ns_per_tuple']:,.0f}" if "kernel_ns_per_tuple" in result else "",
     ]
 
 
@@ -80,7 +81,7 @@ def _caption(report: dict[str, Any]) -> str:
     )
     return (
         f"{rows}. pages, seeks: per 1,000 tuples; processing: entry to leaving, at full speed; waiting: arrival to entry, at "
-        f"{report['options']['load']:.0%} of it; used: of the budget; CPU: per tuple, beside reading.{least}"
+        f"{report['options']['load']:.0%} of it; used: of the budget; CPU, kernels: per tuple, beside reading.{least}"
     )
 
 

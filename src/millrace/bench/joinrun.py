@@ -1,7 +1,8 @@
-"""One join at work in four phases: it gets into its stride, runs as fast as it can, keeps up with a slower stream, drains.
+"""One join at work in phases: it gets into its stride, runs as fast as it can, keeps up with a slower stream, drains.
 
     warm-up     tuples that don't count: the window fills, and gets the mix of keys that stays in it
     saturated   there is always another tuple to take: the rate, reads, processing times
+    profiled    the same, with its kernels timed one by one; on a real disk only
     paced       tuples arrive one by one at a share of that rate: how long they wait to be taken
     drain       no more tuples come: the join empties its window by itself
 
@@ -10,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -21,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.bench.joinclock import HostClock
+from millrace.bench.kernels import kernels_timed
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import SemiStreamJoin
 from millrace.core.step import Step, StepCounts
@@ -104,6 +107,15 @@ class JoinRun:
             "index_reads_per_tuple": counts.index_reads / tuples,
             "processing_seconds": percentiles(processing),
         }
+
+    def profile(self, limits: Limits, reading: Callable[[], bool]) -> dict[str, Any]:
+        """Processor time of compiled kernels for each tuple, at full speed; those that `reading` calls are left out."""
+        first = self.ledger.totals.removed
+        with kernels_timed(left_out=reading) as times:
+            self._run_for(limits, [])
+        tuples = self.ledger.totals.removed - first
+        each = {name: seconds / tuples * 1e9 for name, seconds in sorted(times.seconds.items(), key=lambda item: -item[1])}
+        return {"kernel_ns_per_tuple": sum(each.values()), "kernels": each}
 
     def pace(self, rate: float, limits: Limits) -> dict[str, Any]:
         """Let `rate` tuples a second arrive, evenly; the first half of the phase does not count.

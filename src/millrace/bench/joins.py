@@ -21,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from millrace.bench.data import Say
+from millrace.bench.joinclock import TimedRelation
 from millrace.bench.joinrun import JoinRun, Limits
 from millrace.bench.joinstores import Store, about_table, open_store
 from millrace.bench.memory import machine_bytes
@@ -181,10 +182,14 @@ def _one_run(
     bytes_used = run.join.bytes_used
     run.warm_up(Limits(limits.tuples, 3 * limits.seconds) if store.real else limits)
     saturated = run.saturate(Limits(seconds=limits.seconds) if store.real else limits)
+    profiled = {}
+    if isinstance(relation, TimedRelation):
+        profiled = run.profile(Limits(seconds=limits.seconds / 2), reading=lambda: relation.reading)
     paced = run.pace(options.load * saturated["tuples_per_second"], limits)
     drained = run.drain(relation.pages)
     return {
         **saturated,
+        **profiled,
         "paced": paced,
         "drain": drained,
         "rows_right": run.rows_right,

@@ -6,9 +6,9 @@ copy each range into all bins that it touches, join on the bin, and filter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,18 @@ _SPREAD = 2_654_435_761  # odd, so that a key times this, cut to 32 bits, is an 
 def run_ranges(options: EnrichOptions, nested_rows: int, progress: Progress | None = None) -> dict[str, Any]:
     """Run the benchmark; the nested loop with batches of `nested_rows` rows, none if that is 0."""
     progress = progress or Progress()
-    binned = {"spark.sql.shuffle.partitions": str(SORT_MERGE_PARTITIONS), "spark.sql.autoBroadcastJoinThreshold": "-1"}
+    tuned = {"spark.sql.shuffle.partitions": str(SORT_MERGE_PARTITIONS), "spark.sql.autoBroadcastJoinThreshold": "-1"}
+    millrace = Between("millrace-auto", opened=as_table)
     every: list[Contender] = [
-        FromTable("millrace-auto"),
-        FromParquet("millrace-parquet"),
-        Binned("spark-binned", binned),
-        Binned("spark-binned-defaults"),
+        millrace,
+        Between("millrace-parquet", opened=as_it_is),
+        SparkRanges("spark-binned", tuned, joined=binned),
+        SparkRanges("spark-binned-defaults", joined=binned),
     ]
     report = run_contest("enrich-ranges", options, every, progress)
     if nested_rows:
         few = replace(options, batch_rows=(nested_rows,), repeats=1)
-        loops = run_contest("enrich-ranges", few, [FromTable("millrace-auto"), NestedLoop("spark-nested-loop")], progress)
+        loops = run_contest("enrich-ranges", few, [millrace, SparkRanges("spark-nested-loop", joined=nested_loop)], progress)
         report["results"] += loops["results"]
         report["rows_agree"] &= loops["rows_agree"]
         report["checksums_agree"] &= loops["checksums_agree"]
@@ -74,8 +75,11 @@ def range_files(work: Workload) -> Path:
     return target
 
 
-class _Millrace(Plain):
-    """`millrace.enrich` with `between`."""
+@dataclass(frozen=True)
+class Between(Plain):
+    """`millrace.enrich` with `between`, from what `opened` makes of the Parquet files: a table, and where it lies."""
+
+    opened: Callable[[Workload, Path], tuple[Any, Path]] = field(kw_only=True)
 
     @contextmanager
     def ready(self, work: Workload) -> Iterator[Ready]:
@@ -91,64 +95,51 @@ class _Millrace(Plain):
 
         yield Ready(transform, files)
 
-    def opened(self, work: Workload, files: Path) -> tuple[Any, Path]:
-        raise NotImplementedError
+
+def as_it_is(work: Workload, files: Path) -> tuple[Any, Path]:
+    """The Parquet files, scanned."""
+    import millrace as mr
+
+    return mr.ParquetTable(files), files
 
 
-@dataclass(frozen=True)
-class FromParquet(_Millrace):
-    """The Parquet files as they are, scanned."""
-
-    def opened(self, work: Workload, files: Path) -> tuple[Any, Path]:
-        import millrace as mr
-
-        return mr.ParquetTable(files), files
-
-
-@dataclass(frozen=True)
-class FromTable(_Millrace):
+def as_table(work: Workload, files: Path) -> tuple[Any, Path]:
     """A table built from them, sorted by where ranges begin."""
+    import millrace as mr
 
-    def opened(self, work: Workload, files: Path) -> tuple[Any, Path]:
-        import millrace as mr
+    target = work.folder / f"millrace-ranges-{work.options.rows}-{work.options.seed}"
 
-        target = work.folder / f"millrace-ranges-{work.options.rows}-{work.options.seed}"
+    def build() -> None:
+        work.say(f"building the millrace table of {work.options.rows:,} ranges")
+        mr.MasterTable.build(work.spark.read.parquet(str(files)), key="ip_from", path=str(target))
 
-        def build() -> None:
-            work.say(f"building the millrace table of {work.options.rows:,} ranges")
-            mr.MasterTable.build(work.spark.read.parquet(str(files)), key="ip_from", path=str(target))
-
-        made_once(target, {"rows": work.options.rows, "seed": work.options.seed, "format": FORMAT}, build)
-        return mr.MasterTable.open(str(target)), target
+    made_once(target, {"rows": work.options.rows, "seed": work.options.seed, "format": FORMAT}, build)
+    return mr.MasterTable.open(str(target)), target
 
 
-class _Spark(Plain):
+@dataclass(frozen=True)
+class SparkRanges(Plain):
+    """Spark alone; `joined` makes the join of stream, ranges and how."""
+
+    joined: Callable[[DataFrame, DataFrame, str], DataFrame] = field(kw_only=True)
+
     @contextmanager
     def ready(self, work: Workload) -> Iterator[Ready]:
         files = range_files(work)
         ranges = work.spark.read.parquet(str(files))
         yield Ready(lambda stream: self.joined(stream.withColumn("ip", address()), ranges, work.options.how), files)
 
-    def joined(self, stream: DataFrame, ranges: DataFrame, how: str) -> DataFrame:
-        raise NotImplementedError
 
-
-@dataclass(frozen=True)
-class Binned(_Spark):
+def binned(stream: DataFrame, ranges: DataFrame, how: str) -> DataFrame:
     """The usual way: an equi-join on bins of 65,536 addresses."""
-
-    def joined(self, stream: DataFrame, ranges: DataFrame, how: str) -> DataFrame:
-        bins = F.sequence(F.shiftright("ip_from", _BIN_BITS), F.shiftright("ip_to", _BIN_BITS))
-        copies = ranges.withColumn("bin", F.explode(bins))
-        cut = stream.withColumn("own_bin", F.shiftright("ip", _BIN_BITS))
-        inside = (F.col("own_bin") == F.col("bin")) & F.col("ip").between(F.col("ip_from"), F.col("ip_to"))
-        return cut.join(copies, inside, how).drop("ip", "own_bin", "bin", "ip_from", "ip_to")
+    bins = F.sequence(F.shiftright("ip_from", _BIN_BITS), F.shiftright("ip_to", _BIN_BITS))
+    copies = ranges.withColumn("bin", F.explode(bins))
+    cut = stream.withColumn("own_bin", F.shiftright("ip", _BIN_BITS))
+    inside = (F.col("own_bin") == F.col("bin")) & F.col("ip").between(F.col("ip_from"), F.col("ip_to"))
+    return cut.join(copies, inside, how).drop("ip", "own_bin", "bin", "ip_from", "ip_to")
 
 
-@dataclass(frozen=True)
-class NestedLoop(_Spark):
+def nested_loop(stream: DataFrame, ranges: DataFrame, how: str) -> DataFrame:
     """Plainly written: Spark compares every row with every range."""
-
-    def joined(self, stream: DataFrame, ranges: DataFrame, how: str) -> DataFrame:
-        inside = F.col("ip").between(F.col("ip_from"), F.col("ip_to"))
-        return stream.join(F.broadcast(ranges), inside, how).drop("ip", "ip_from", "ip_to")
+    inside = F.col("ip").between(F.col("ip_from"), F.col("ip_to"))
+    return stream.join(F.broadcast(ranges), inside, how).drop("ip", "ip_from", "ip_to")

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from millrace.core.compiled import kernel
 from millrace.core.keys import Codes
-from millrace.core.memoryaccess import load32, load64, prefetch
+from millrace.core.memoryaccess import load64
 from millrace.core.step import Int64Array, StepCounts
-from millrace.relations.records import AHEAD, LINE, Unpacker, copy_records
-from millrace.relations.search import guess_row, seek_code
+from millrace.relations.records import AHEAD, Unpacker, copy_records
+from millrace.relations.search import guess_rows, record_of, seek_code
 from millrace.relations.stored import StoredRelation
 
 SCRATCH_BYTES = 64  # per key, all arrays of `look_up` together
@@ -98,13 +98,7 @@ def find_and_copy(codes: Any, pages: Any, places: Any, index: Any, rows: Any, re
     """
     for first in range(begin, len(codes), AHEAD):
         last = min(len(codes), first + AHEAD)
-        for i in range(first, last):
-            page = np.int64(pages[i])
-            if page >= 0:
-                row = guess_row(codes[i], index.firsts[page], index.lasts[page], np.int64(places.sizes[page]))
-                rows[i] = row
-                prefetch(places.addresses[page] + index.codes[page] + 8 * row)
-                prefetch(places.addresses[page] + index.starts[page] + 4 * row)
+        guess_rows(codes, pages, places, index, rows, first, last)
         for i in range(first, last):
             page = np.int64(pages[i])
             records[i] = 0
@@ -116,11 +110,7 @@ def find_and_copy(codes: Any, pages: Any, places: Any, index: Any, rows: Any, re
                     row = seek_code(start, size, codes[i], row)
                     rows[i] = row
                 if row < size and load64(start + 8 * row) == codes[i]:
-                    inside = np.int64(load32(places.addresses[page] + index.starts[page] + 4 * row))
-                    records[i] = places.addresses[page] + index.data[page] + inside
-                    prefetch(records[i])
-                    prefetch(records[i] + LINE)
-                    prefetch(records[i] + 2 * LINE)
+                    records[i] = record_of(page, row, places, index)
         done = copy_records(records, first, last, sink)
         if done < last:
             return done

@@ -10,7 +10,7 @@ last that begins at or before it. So it is found as a key is, and no page is sca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,12 +20,12 @@ import pyarrow as pa
 from millrace.core.compiled import kernel
 from millrace.core.conditions import Between
 from millrace.core.errors import SchemaError
-from millrace.core.memoryaccess import load32, load64, prefetch
+from millrace.core.memoryaccess import load8, load32, load64
 from millrace.core.ordered import LEAST, MOST, common_type, ordered_codes
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.inplace import Answer
-from millrace.relations.records import AHEAD, LINE
-from millrace.relations.search import guess_row, seek_code, take_codes
+from millrace.relations.records import AHEAD, copy_records
+from millrace.relations.search import guess_rows, record_of, seek_code, take_codes
 from millrace.relations.stored import StoredRelation
 
 _CHUNK_ROWS = 1 << 16  # checked at a time
@@ -80,12 +80,22 @@ def _check(relation: StoredRelation, condition: Between, common: pa.DataType) ->
     return True, reversed_ranges
 
 
+class End(NamedTuple):
+    """How the end of a range is found in its record and compared: what a kernel needs."""
+
+    place: int
+    width: int  # bytes; 0: not to be compared here
+    null_place: int
+    null_bit: int
+    inclusive: bool
+    open_ended: bool
+
+
 class RangesInPlace:
     """Look-ups of values in a mapped relation whose ranges lie apart: see `serves`."""
 
     def __init__(self, relation: StoredRelation, columns: Sequence[str], condition: Between, value: pa.DataType) -> None:
         self._relation = relation
-        self._condition = condition
         self._columns = columns
         fields = [pa.field("value", value), relation.schema.field(condition.low), relation.schema.field(condition.high)]
         self._common = common_type(fields)
@@ -93,25 +103,29 @@ class RangesInPlace:
         self._whole = relation.whole()
         self._packed, self._others = relation.split(columns)
         self._values = relation.unpacker(self._packed)
-        self._ends = relation.unpacker((condition.high,))
+        self._highs = relation.unpacker((condition.high,))
+        self._nothing = relation.unpacker(())
+        self._beyond = condition.closed in ("right", "neither")  # a value must lie behind the beginning of its range
+        self._end = self._end_of(condition)
 
     def look_up(self, keys: Sequence[pa.Array]) -> Answer:
         codes, valid = ordered_codes(keys[0], self._common)
-        nulls = ~valid
-        pages, used = self._pages(codes, valid)
+        begins = codes
+        if self._beyond:  # begins before the value: begins at the code before it or earlier
+            begins, valid = codes - 1, valid & (codes > LEAST)
+        pages, used = self._relation.preceding_pages(begins, valid)
         rows = np.empty(len(codes), np.int32)
         records = np.empty(len(codes), np.int64)
-        find_preceding(codes, pages, self._whole.places, self._relation.index, rows, records)
-        records[~self._inside(codes, records, rows, pages)] = 0
+        packed = self._find(codes, begins, pages, rows, records)
         found = records != 0
-        values = dict(zip(self._packed, self._values.unpack(records), strict=True))
+        values = dict(zip(self._packed, packed, strict=True))
         for name in self._others:
             if name == self._relation.version.code_column:
-                begins = pa.array(self._begins(pages, rows, found), mask=None if found.all() else ~found)
-                values[name] = begins.view(self._relation.schema.field(name).type)
+                lows = pa.array(self._lows(pages, rows, found), mask=None if found.all() else ~found)
+                values[name] = lows.view(self._relation.schema.field(name).type)
             else:
                 values[name] = self._whole.nested(name, np.where(found, pages, np.int32(-1)), rows)
-        count, matches, lacking = len(codes), int(np.count_nonzero(found)), int(np.count_nonzero(nulls))
+        count, matches, lacking = len(codes), int(np.count_nonzero(found)), keys[0].null_count
         counts = StepCounts(
             tuples_in=count, pages_read=used, bytes_read=used * self._relation.page_bytes,
             probes=int(np.count_nonzero(pages >= 0)), matches=matches, removed=count, matched=matches,
@@ -119,59 +133,76 @@ class RangesInPlace:
         )  # fmt: skip
         return Answer(found, [values[name] for name in self._columns], counts)
 
-    def _pages(self, codes: Int64Array, valid: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int32], int]:
-        """The last page that begins at or before each value, -1 where there is none, checked; and how many pages that are."""
-        pages = (np.searchsorted(self._relation.index.firsts, codes, "right") - 1).astype(np.int32)
-        pages[~valid] = -1
-        used = np.zeros(self._relation.pages, np.bool_)
-        used[pages[pages >= 0]] = True
-        self._relation.touch(np.flatnonzero(used))
-        return pages, int(np.count_nonzero(used))
+    def _end_of(self, condition: Between) -> End:
+        """Ends that are their own codes are compared where they stand."""
+        column = self._relation.layout.by_name[condition.high]
+        own = pa.types.is_signed_integer(column.type) or (pa.types.is_temporal(column.type) and column.type == self._common)
+        return End(
+            column.place, column.width if own and column.width in (4, 8) else 0, column.number >> 3, 1 << (column.number & 7),
+            condition.closed in ("both", "right"), condition.open_ended,
+        )  # fmt: skip
 
-    def _inside(
-        self, codes: Int64Array, records: Int64Array, rows: npt.NDArray[np.int32], pages: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.bool_]:
-        """Whether each value lies in the range that begins at or before it."""
-        condition = self._condition
-        highs, ends = ordered_codes(self._ends.unpack(records)[0], self._common)
-        right = condition.closed in ("both", "right")
-        below = np.where(ends, codes <= highs if right else codes < highs, condition.open_ended)
-        found = below & (records != 0)
-        if condition.closed in ("right", "neither"):
-            found &= self._begins(pages, rows, found) < codes
-        return found
+    def _find(
+        self, codes: Int64Array, begins: Int64Array, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32],
+        records: Int64Array,
+    ) -> list[pa.Array]:  # fmt: skip
+        """Find the record of the range of each value, 0 where it lies in none, and unpack it."""
+        out = self._values if self._end.width else self._nothing
+        sink = out.begin(len(codes))
+        done = 0
+        places, index = self._whole.places, self._relation.index
+        while (done := find_range(codes, begins, pages, places, index, self._end, rows, records, done, sink)) < len(codes):
+            out.grow(sink)
+        if self._end.width:
+            return out.finish(records, sink)
+        highs, ends = ordered_codes(self._highs.unpack(records)[0], self._common)
+        before = codes <= highs if self._end.inclusive else codes < highs
+        records[~np.where(ends, before, self._end.open_ended)] = 0
+        return self._values.unpack(records)
 
-    def _begins(self, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], found: npt.NDArray[np.bool_]) -> Int64Array:
-        """The codes of rows that were found; anything for others."""
-        begins = np.zeros(len(pages), np.int64)
+    def _lows(self, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], found: npt.NDArray[np.bool_]) -> Int64Array:
+        """Where the ranges that were found begin; anything for others."""
+        lows = np.zeros(len(pages), np.int64)
         if found.any():
             place, inside = np.where(found, pages, 0), np.where(found, rows, 0)
-            take_codes(place, inside, self._whole.places, self._relation.index, begins)
-        return begins
+            take_codes(place, inside, self._whole.places, self._relation.index, lows)
+        return lows
 
 
 @kernel
-def find_preceding(codes: Any, pages: Any, places: Any, index: Any, rows: Any, records: Any) -> None:
-    """The record of the last row of page `pages[i]` whose code is not above `codes[i]`; 0 where the page is -1."""
-    for first in range(0, len(codes), AHEAD):
+def find_range(
+    codes: Any, begins: Any, pages: Any, places: Any, index: Any, end: Any, rows: Any, records: Any, start: Any, sink: Any
+) -> Any:
+    """Find the last row of page `pages[i]` (-1: none) whose code is not above `begins[i]`, if its range goes on to `codes[i]`, and
+    copy it. From row `start` on, `AHEAD` rows at a time; returns the row to go on with, as `find_and_copy` does."""
+    for first in range(start, len(codes), AHEAD):
         last = min(len(codes), first + AHEAD)
-        for i in range(first, last):
-            page = np.int64(pages[i])
-            if page >= 0:
-                row = guess_row(codes[i], index.firsts[page], index.lasts[page], np.int64(places.sizes[page]))
-                rows[i] = row
-                prefetch(places.addresses[page] + index.codes[page] + 8 * row)
+        guess_rows(begins, pages, places, index, rows, first, last)
         for i in range(first, last):
             page = np.int64(pages[i])
             records[i] = 0
             if page >= 0:
-                start = places.addresses[page] + index.codes[page]
+                lows = places.addresses[page] + index.codes[page]
                 size = np.int64(places.sizes[page])
-                row = seek_code(start, size, codes[i], np.int64(rows[i]))
-                if row == size or load64(start + 8 * row) != codes[i]:
+                row = seek_code(lows, size, begins[i], np.int64(rows[i]))
+                if row == size or load64(lows + 8 * row) != begins[i]:
                     row -= 1
                 rows[i] = row
-                inside = np.int64(load32(places.addresses[page] + index.starts[page] + 4 * row))
-                records[i] = places.addresses[page] + index.data[page] + inside
-                prefetch(records[i])
-                prefetch(records[i] + LINE)
+                records[i] = record_of(page, row, places, index)
+        if end.width:
+            for i in range(first, last):
+                if records[i] != 0 and not _goes_on_to(codes[i], records[i], end):
+                    records[i] = 0
+        done = copy_records(records, first, last, sink)
+        if done < last:
+            return done
+    return len(codes)
+
+
+@kernel
+def _goes_on_to(code: Any, record: Any, end: Any) -> Any:
+    """Whether the range of a record, which begins before a value, does not end before it."""
+    if load8(record + end.null_place) & np.uint8(end.null_bit):
+        return end.open_ended
+    high = load64(record + end.place) if end.width == 8 else np.int64(load32(record + end.place))
+    return code < high or (end.inclusive and code == high)

@@ -13,7 +13,7 @@ import numpy as np
 from millrace.core.compiled import kernel
 from millrace.core.memoryaccess import copy_bytes, load32, load64, prefetch
 from millrace.core.step import Int64Array
-from millrace.relations.records import AHEAD
+from millrace.relations.records import AHEAD, LINE
 
 
 class PageIndex(NamedTuple):
@@ -42,6 +42,29 @@ def guess_row(code: Any, least: Any, last: Any, size: Any) -> Any:
         return np.int64(0)
     share = np.float64(np.uint64(code - least)) / np.float64(np.uint64(last - least))
     return np.int64(share * (size - 1))
+
+
+@kernel
+def guess_rows(codes: Any, pages: Any, places: Any, index: Any, rows: Any, first: Any, last: Any) -> None:
+    """Guess the row of codes `first` to `last` in the pages given (-1: nowhere), and ask for the memory around it."""
+    for i in range(first, last):
+        page = np.int64(pages[i])
+        if page >= 0:
+            row = guess_row(codes[i], index.firsts[page], index.lasts[page], np.int64(places.sizes[page]))
+            rows[i] = row
+            prefetch(places.addresses[page] + index.codes[page] + 8 * row)
+            prefetch(places.addresses[page] + index.starts[page] + 4 * row)
+
+
+@kernel
+def record_of(page: Any, row: Any, places: Any, index: Any) -> Any:
+    """The address of the record of a row of page `page`, asked for."""
+    start = np.int64(load32(places.addresses[page] + index.starts[page] + 4 * row))
+    record = places.addresses[page] + index.data[page] + start
+    prefetch(record)
+    prefetch(record + LINE)
+    prefetch(record + 2 * LINE)
+    return record
 
 
 @kernel

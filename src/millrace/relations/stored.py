@@ -255,6 +255,17 @@ class StoredRelation:
             self.touch(np.flatnonzero(used))
         return pages, int(np.count_nonzero(used))
 
+    def preceding_pages(self, codes: Int64Array, valid: Any) -> tuple[_Int32s, int]:
+        """As `first_pages`, but the last page that begins at or before each code."""
+        first = np.empty(len(codes), np.int32)
+        pages = np.empty(len(codes), np.int32)
+        search.locate_pages(codes, self.firsts, self.lasts, self._guide, self._guide_shift, first, pages)
+        pages[~valid] = -1
+        used = np.zeros(self.pages, np.bool_)
+        used[pages[pages >= 0]] = True
+        self.touch(np.flatnonzero(used))
+        return pages, int(np.count_nonzero(used))
+
     def largest_shard(self) -> Path:
         """The file to calibrate the device with."""
         largest = max(range(len(self._paths)), key=lambda shard: self.version.shards[shard].bytes)

@@ -35,6 +35,7 @@ from millrace.relations.stored import StoredRelation
 from millrace.spark.counters import TaskCounters
 from millrace.spark.planned import MAX_ARRAY_ROWS, PlannedTable
 from millrace.spark.registry import unit_costs
+from millrace.spark.sockets import acknowledge_quickly
 from millrace.structures.window import row_bytes
 
 EMIT_ROWS = 8_192
@@ -164,6 +165,7 @@ class OnePass:
         rows = 0
         hosts: list[TaskHost] = []
         size = 0
+        acknowledge_quickly()
         for columns in batches:
             if len(columns[0]) == 0:
                 continue
@@ -182,6 +184,7 @@ class OnePass:
             yield from self._structs(hosts, _whole(group), EMIT_ROWS)
         for host in hosts:
             host.close()
+        acknowledge_quickly()
 
     def _structs(self, hosts: Sequence[TaskHost], columns: Sequence[pa.Array], size: int) -> Iterator[pa.Array]:
         """Structs of rows that are joined together, `size` of them at a time."""

@@ -8,6 +8,7 @@ expression that is null for a pair is not true for it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ _SLOT, _ROW = "__millrace_slot", "__millrace_row"
 _EMPTY = np.zeros(0, np.int64)
 
 
-class _ExpressionMatcher(Remembered):
+class _ExpressionMatcher(Remembered, ABC):
     """What both have in common: the columns of either side, and pairs taken in portions."""
 
     reversed_ranges = 0
@@ -99,11 +100,13 @@ class _ExpressionMatcher(Remembered):
         waiting = self._window.rows.take(slots).select(self._columns)
         return pa.Table.from_batches([waiting]).rename_columns(self._names)
 
+    @abstractmethod
     def _bind(self, stream: pa.Table, table: pa.Table, everything: _Sides) -> None:
-        raise NotImplementedError
+        """Check the expression; `stream` and `table` have no rows."""
 
+    @abstractmethod
     def _evaluated(self, stream: pa.Table, table: pa.Table) -> Iterator[tuple[Int64Array, Int64Array]]:
-        raise NotImplementedError
+        """Slots and rows for which it is true, in portions."""
 
 
 class SqlMatcher(_ExpressionMatcher):
