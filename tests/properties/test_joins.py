@@ -55,6 +55,7 @@ def test_the_rows_are_the_same_when_codes_collide(algorithm: str, case: Case, bi
 
 
 @given(case=cases(most_rows=250))
+@settings(max_examples=40)
 def test_all_algorithms_agree(case: Case) -> None:
     first = run(NAMES[0], case)
     for algorithm in NAMES[1:]:

@@ -141,7 +141,17 @@ def test_wrong_arguments_of_build_write_nothing(spark: SparkSession, warehouse: 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "read"), [*((row.name, "buffered") for row in ALGORITHMS if "spark" in row.hosts), ("sweepjoin", "mmap")]
+    ("strategy", "read"),
+    [
+        ("sweepjoin", "mmap"),
+        ("sweepjoin", "buffered"),
+        ("meshjoin", "buffered"),
+        *(
+            pytest.param(row.name, "buffered", marks=pytest.mark.slow)
+            for row in ALGORITHMS
+            if "spark" in row.hosts and row.name not in ("sweepjoin", "meshjoin")
+        ),
+    ],
 )
 def test_a_budget_that_is_too_small_says_how_much_would_do_and_that_does(
     spark: SparkSession, warehouse: Path, strategy: str, read: str

@@ -24,7 +24,15 @@ VALUES = ["v", "w", "x"]
 INDEXED = [row.name for row in ALGORITHMS if row.needs_index]
 
 
-@pytest.mark.parametrize(("name", "unique"), [("long", False), ("string", True), ("int+string", False), ("double", True)])
+@pytest.mark.parametrize(
+    ("name", "unique"),
+    [
+        ("string", True),
+        ("int+string", False),
+        pytest.param("long", False, marks=pytest.mark.slow),
+        pytest.param("double", True, marks=pytest.mark.slow),
+    ],
+)
 def test_every_join_gives_the_rows_of_sparks_own(spark: SparkSession, warehouse: Path, name: str, unique: bool) -> None:
     kind = KINDS[name]
     stream, data = frame(spark, stream_rows(kind)), frame(spark, table_rows(kind, unique=unique))

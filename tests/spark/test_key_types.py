@@ -73,7 +73,7 @@ def test_a_streaming_query_equals_sparks_own_join(
 
 
 @pytest.mark.parametrize("strategy", [row.name for row in ALGORITHMS if "spark" in row.hosts])
-@pytest.mark.parametrize("name", ["int", "string"])
+@pytest.mark.parametrize("name", [pytest.param("int", marks=pytest.mark.slow), "string"])
 def test_every_strategy_gives_the_same_rows(spark: SparkSession, warehouse: Path, strategy: str, name: str) -> None:
     kind = KINDS[name]
     stream = frame(spark, stream_rows(kind))

@@ -24,6 +24,7 @@ SALES = pa.table(
     }
 )
 COPIES = {"unique": 1, "few": 3, "many": 20}
+QUICK = [("unique", "unique"), ("unique", "many"), ("few", "unique"), ("many", "few")]  # the others are slow tests
 
 
 def _products(path: Path, copies: int) -> mr.MasterTable:
@@ -40,7 +41,10 @@ def _customers(path: Path, copies: int) -> mr.MasterTable:
     return mr.MasterTable.open(path)
 
 
-@pytest.mark.parametrize(("first", "second"), list(itertools.product(COPIES, COPIES)))
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [pair if pair in QUICK else pytest.param(*pair, marks=pytest.mark.slow) for pair in itertools.product(COPIES, COPIES)],
+)
 def test_the_rows_are_those_of_one_call_after_the_other(spark: SparkSession, warehouse: Path, first: str, second: str) -> None:
     products = _products(warehouse / "products", COPIES[first])
     customers = _customers(warehouse / "customers", COPIES[second])

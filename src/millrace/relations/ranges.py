@@ -173,8 +173,8 @@ class RangesInPlace:
 def find_range(
     codes: Any, begins: Any, pages: Any, places: Any, index: Any, end: Any, rows: Any, records: Any, start: Any, sink: Any
 ) -> Any:
-    """Find the last row of page `pages[i]` (-1: none) whose code is not above `begins[i]`, if its range goes on to `codes[i]`, and
-    copy it. From row `start` on, `AHEAD` rows at a time; returns the row to go on with, as `find_and_copy` does."""
+    """Find the last row of page `pages[i]` (-1: none) whose code is not above `begins[i]`, and copy it if its range goes on to
+    `codes[i]`. From row `start` on, `AHEAD` rows at a time; returns the row to go on with, as `find_and_copy` does."""
     for first in range(start, len(codes), AHEAD):
         last = min(len(codes), first + AHEAD)
         guess_rows(begins, pages, places, index, rows, first, last)

@@ -128,6 +128,7 @@ class EnrichTask:
         """(stream columns ..., timestamp of the batch) in; (stream and table columns ...) out, and, without `counters`,
         (..., is a row, stats)."""
         host: TaskHost | None = None
+        acknowledge_quickly()
         for batch in batches:
             if batch.num_rows == 0:
                 continue
@@ -142,6 +143,7 @@ class EnrichTask:
             if self.counters is None:
                 yield _stats_row(host.output_schema, host.stats())
             host.close()
+        acknowledge_quickly()
 
     def _rows_out(self, output: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         for start in range(0, output.num_rows, EMIT_ROWS):
