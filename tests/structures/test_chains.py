@@ -25,6 +25,17 @@ def test_the_first_the_last_and_the_only_one_can_leave() -> None:
     assert chains.members(0, 0).tolist() == [1]
 
 
+def test_whole_lists_can_be_taken_and_their_slots_used_again() -> None:
+    chains = Chains("page", heads=3, capacity=200, budget=Budget("4k"))
+    chains.add(np.arange(200) % 2, np.arange(200))
+    assert chains.take(1, 2).tolist() == list(range(199, 0, -2))
+    assert (chains.members(1, 2).tolist(), len(chains.members(0, 0))) == ([], 100)
+    chains.remove(np.array([1]))  # in no list any more
+    chains.add(np.array([2, 2]), np.array([1, 3]))
+    chains.remove(np.array([1, 0]))
+    assert (chains.members(1, 2).tolist(), len(chains.members(0, 0))) == ([3], 99)
+
+
 def test_it_takes_the_bytes_planned() -> None:
     budget = Budget("1k")
     Chains("page", heads=5, capacity=7, budget=budget)

@@ -71,6 +71,17 @@ def test_removing_a_tuple_twice_does_no_harm() -> None:
     assert all_pairs(table, [8], limit=10) == [(1, 0)]
 
 
+def test_all_tuples_of_a_key_can_be_taken_by_the_first_of_them() -> None:
+    table = HashTable(200, Budget("64k"))
+    codes = np.arange(200) % 3
+    assert np.flatnonzero(table.add(codes, np.arange(200))).tolist() == [0, 1, 2]
+    assert sorted(table.take(np.array([1, 0])).tolist()) == [slot for slot in range(200) if slot % 3 != 2]
+    assert {row for _, row in all_pairs(table, [0, 1, 2], limit=1000)} == {2}
+    table.remove(np.array([4]))  # gone already
+    assert table.add(np.array([0, 1, 1]), np.array([0, 1, 4])).tolist() == [True, True, False]
+    assert len(all_pairs(table, [0, 1, 2], limit=1000)) == 66 + 3
+
+
 def test_a_slot_can_be_used_again_with_another_key() -> None:
     table = table_with([8, 8])
     table.remove(np.array([0]))

@@ -161,10 +161,10 @@ def enrich_lookups(
 @bench_app.command("enrich-ranges")
 def enrich_ranges(
     rows: Annotated[int, typer.Option(help="Ranges.")] = 1_000_000,
-    batch_rows: Batches = "200000,1000000",
+    batch_rows: Batches = "20000,200000,1000000",
     nested_rows: Annotated[int, typer.Option(help="Rows of a micro-batch for the nested loop; 0: leave it out.")] = 2_000,
     warm_batches: WarmBatches = 7,
-    repeats: Annotated[int, typer.Option(help="Runs of millrace, between which the others run once.")] = 1,
+    repeats: Annotated[int, typer.Option(help="Runs of millrace, between which the others run once.")] = 3,
     how: How = "left",
     memory: Memory = "256m",
     seed: Seed = 1,

@@ -134,10 +134,13 @@ class FetchJoin(Windowed):
             self._find(slots, first, np.minimum(last, self.pinned_pages - 1), slots[~waits])
             slots, first, last = slots[waits], np.maximum(first[waits], self.pinned_pages), last[waits]
         self._first[slots] = first
-        self._last[slots] = last
-        self._table.add(self._window.code[slots], slots)
-        self._queue.append(slots)
-        self._lists.add(self._partition(first), slots)
+        if not self._relation.unique:
+            self._last[slots] = last
+        is_first = self._table.add(
+            self._window.code[slots], slots
+        )  # of the tuples that wait for its key: the others leave with it
+        self._queue.append(slots[is_first])
+        self._lists.add(self._partition(first[is_first]), slots[is_first])
 
     def _find(self, slots: Int64Array, first: Int64Array, last: Int64Array, done: Int64Array) -> None:
         """Look tuples up on pinned pages `first` to `last`."""
@@ -188,11 +191,9 @@ class FetchJoin(Windowed):
         if cursor is not None:
             reading.cursor = cursor
             return
-        done = self._finished(wanted, reading)
-        self._table.remove(done)
-        self._queue.remove(done)
-        self._lists.remove(done)
-        self._emitter.leave(done)
+        finished = self._finished(wanted, reading)
+        self._queue.remove(finished)
+        self._emitter.leave(self._table.take(finished))
         self._reading = None
         self._next_page = reading.last + 1
         if reading.last >= wanted.last:
@@ -204,17 +205,20 @@ class FetchJoin(Windowed):
         return np.asarray((first >= reading.first) & (last <= reading.last))
 
     def _finished(self, wanted: _Wanted, reading: _Reading) -> Int64Array:
-        """Tuples whose keys can only be on the pages just read, and the wanted ones once their last page is there."""
-        slots = self._lists.members(self._partition(reading.first), self._partition(reading.last))
+        """Tuples whose keys can only be on the pages just read, and the wanted ones once their last page is there: the first of
+        each key. They leave the lists."""
+        first, last = self._partition(reading.first), self._partition(reading.last)
         if self._relation.unique:
-            return slots
-        inside = slots[self._complete(slots, reading)]
-        if wanted.first >= reading.first or wanted.last > reading.last:
-            return inside
-        # the wanted key began on pages read before: its tuples are in the list of that partition
-        begun = self._partition(wanted.first)
-        started = self._lists.members(begun, begun)
-        return np.concatenate((inside, started[self._window.code[started] == wanted.code]))
+            return self._lists.take(first, last)
+        slots = self._lists.members(first, last)
+        done = slots[self._complete(slots, reading)]
+        if wanted.first < reading.first and wanted.last <= reading.last:
+            # the wanted key began on pages read before: its tuple is in the list of that partition
+            begun = self._partition(wanted.first)
+            started = self._lists.members(begun, begun)
+            done = np.concatenate((done, started[self._window.code[started] == wanted.code]))
+        self._lists.remove(done)
+        return done
 
     def _partition(self, page: int | Int64Array) -> Any:
         return (page - self.pinned_pages) // self.buffer_pages

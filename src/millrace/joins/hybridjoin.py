@@ -4,8 +4,8 @@ Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing, Internatio
 Mining 7(4), 2011.
 
 The loop:
-    1. load stream tuples into the free slots: look each up in the index, add it to the hash table, the queue and the
-       list of its partition; a key that the index knows to be absent leaves at once;
+    1. load stream tuples into the free slots: look each up in the index and add it to the hash table; the first that waits for
+       its key also to the queue and the list of its partition; a key that the index knows to be absent leaves at once;
     2. take the oldest waiting tuple; with none, read nothing;
     3. read its partition: `buffer_pages` neighbouring pages, fixed and non-overlapping;
     4. probe the hash table with every row of it, and put out the matches;
@@ -29,6 +29,7 @@ Differs from the paper:
       falls between pages, otherwise after the first read of its partition, whoever that read was for. The lists of
       tuples by partition (8 bytes a slot) are there for this: without them each absent key would cost its own read. A
       dense index knows all keys, so that an absent one leaves at loading.
+    - Tuples that wait for the same key leave together, so that the first of them stands for all in queue and lists.
     - Each tuple remembers its pages (4 bytes, 8 where keys repeat in R): the index is asked once for a tuple.
     - Duplicate keys in R: rows of a key may go on in the next partition. The oldest tuple's key is then read from its
       first page on, in pieces of `buffer_pages` over consecutive steps if one read can't hold it. Any other tuple whose

@@ -10,6 +10,7 @@ All zero means empty, so that memory is touched only as slots come into use.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,23 @@ import numpy as np
 from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
 from millrace.core.step import Int64Array
+
+
+class Room:
+    """For slots that are counted only as they are walked along: as much as was needed at most so far."""
+
+    def __init__(self) -> None:
+        self._slots = 64
+
+    def filled(self, walk: Callable[[Int64Array], int]) -> Int64Array:
+        """What `walk` puts into an array. It returns how many slots there are, and puts down as many as there is room for."""
+        slots = np.empty(self._slots, np.int64)
+        count = walk(slots)
+        if count > len(slots):
+            self._slots = count + count // 2
+            slots = np.empty(self._slots, np.int64)
+            walk(slots)
+        return slots[:count]
 
 
 class Chains:
@@ -27,6 +45,8 @@ class Chains:
     >>> chains.remove(np.array([0]))
     >>> chains.members(0, 0).tolist(), chains.members(0, 1).tolist()
     ([2], [2, 1])
+    >>> chains.take(0, 0).tolist(), chains.members(0, 1).tolist()
+    ([2], [1])
     """
 
     bytes_per_slot = 8
@@ -36,6 +56,7 @@ class Chains:
         self.heads = budget.array(f"{name} heads", heads, np.int32)
         self.next = budget.array(f"{name} next", capacity, np.int32)
         self.prev = budget.array(f"{name} prev", capacity, np.int32)
+        self._room = Room()
 
     def add(self, heads: Int64Array, slots: Int64Array) -> None:
         """Put `slots[i]`, which is in no list, at the front of list `heads[i]`."""
@@ -47,12 +68,14 @@ class Chains:
 
     def members(self, first: int, last: int) -> Int64Array:
         """The slots in lists `first` to `last`."""
-        slots = np.empty(_walk(self.heads, self.next, first, last, _NOWHERE), np.int64)
-        _walk(self.heads, self.next, first, last, slots)
+        return self._room.filled(lambda out: _walk(self.heads, self.next, first, last, out))
+
+    def take(self, first: int, last: int) -> Int64Array:
+        """The slots in lists `first` to `last`, which leave them."""
+        slots = self.members(first, last)
+        self.heads[first : last + 1] = 0
+        self.prev[slots] = 0
         return slots
-
-
-_NOWHERE = np.zeros(0, np.int64)
 
 
 @kernel
