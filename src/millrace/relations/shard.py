@@ -30,7 +30,8 @@ ALIGNMENT = 4096  # bytes: what O_DIRECT asks for, and what the memory system pa
 
 def checksum(data: Any) -> int:
     """Checksum of a page as a signed 64-bit number."""
-    return int(np.uint64(xxhash.xxh3_64_intdigest(data)).astype(np.int64))
+    found: int = xxhash.xxh3_64_intdigest(data)
+    return found - (1 << 64) if found >> 63 else found
 
 
 DIRECTORY_SCHEMA = pa.schema(

@@ -224,9 +224,10 @@ class StoredRelation:
         self._make_local(np.unique(self._shard[fresh]).tolist())
         before = time.perf_counter()
         self._read_ahead(fresh)
-        for page in fresh.tolist():
-            shard, offset = int(self._shard[page]), int(self.offsets[page])
-            self._verify(page, memoryview(self._maps[shard])[offset : offset + int(self.page_sizes[page])])
+        views = {shard: memoryview(self._maps[shard]) for shard in np.unique(self._shard[fresh]).tolist()}
+        begins, ends = self.offsets[fresh], self.offsets[fresh] + self.page_sizes[fresh]
+        for page, shard, begin, end in zip(*(a.tolist() for a in (fresh, self._shard[fresh], begins, ends)), strict=True):
+            self._verify(page, views[shard][begin:end])
         self._checked[fresh] = True
         self.read_seconds += time.perf_counter() - before
         self.reads += len(fresh)
@@ -380,10 +381,11 @@ class StoredRelation:
 
     def _read_ahead(self, pages: Int64Array) -> None:
         """Ask the system for these pages in as few ranges as there are."""
-        for start, end in _ranges(self._shard, pages):
-            shard = int(self._shard[pages[start]])
-            begin = int(self.offsets[pages[start]])
-            self._maps[shard].madvise(mmap.MADV_WILLNEED, begin, _end(self, int(pages[end])) - begin)
+        ranges = _ranges(self._shard, pages)
+        firsts, lasts = pages[[start for start, _ in ranges]], pages[[end for _, end in ranges]]
+        shards, begins = self._shard[firsts].tolist(), self.offsets[firsts].tolist()
+        for shard, begin, last in zip(shards, begins, lasts.tolist(), strict=True):
+            self._maps[shard].madvise(mmap.MADV_WILLNEED, begin, _end(self, last) - begin)
 
     def _read_into_buffer(self, firsts: Int64Array, counts: Int64Array, pages: Int64Array) -> StoredRun:
         self._make_local(np.unique(self._shard[pages]).tolist())
