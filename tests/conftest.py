@@ -10,7 +10,7 @@ settings.register_profile(
     "fixed",
     derandomize=True,
     deadline=None,
-    max_examples=120,
+    max_examples=80,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

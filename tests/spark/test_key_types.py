@@ -34,10 +34,20 @@ def _added(how: str) -> list[str]:
 
 
 CASES = [(name, unique) for name in KINDS for unique in (True, False) if not (unique and " for " in name)]
+QUICK = ("long", "double", "date", "string", "decimal(38,10)", "int+string")  # also without duplicates
 
 
 @pytest.mark.parametrize(
-    ("name", "unique"), CASES, ids=[f"{name}-{'unique' if unique else 'duplicates'}" for name, unique in CASES]
+    ("name", "unique"),
+    [
+        pytest.param(
+            name,
+            unique,
+            id=f"{name}-{'unique' if unique else 'duplicates'}",
+            marks=[pytest.mark.slow] if unique and name not in QUICK else [],
+        )
+        for name, unique in CASES
+    ],
 )
 def test_every_how_equals_sparks_own_join(spark: SparkSession, warehouse: Path, name: str, unique: bool) -> None:
     kind = KINDS[name]

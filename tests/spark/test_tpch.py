@@ -67,7 +67,7 @@ def test_a_batch_join_equals_sparks_own(spark: SparkSession, tpch: Path, warehou
         assert _digest(ours) == expected, options
 
 
-@pytest.mark.parametrize("name", JOINS)
+@pytest.mark.parametrize("name", ["orders", pytest.param("lineitem", marks=pytest.mark.slow)])
 def test_a_streaming_join_equals_sparks_own(
     spark: SparkSession, tpch: Path, warehouse: Path, tmp_path: Path, name: str
 ) -> None:
