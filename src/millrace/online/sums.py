@@ -121,8 +121,7 @@ class KeyMoments:
     def of(cls, cell: npt.ArrayLike, values: npt.ArrayLike, cells: int) -> KeyMoments:
         """From rows: the cell (key number, or key and group) of each, and its values, (rows, K) or (rows,)."""
         at = np.asarray(cell, np.int64)
-        u = np.asarray(values, np.float64)
-        u = u[:, None] if u.ndim == 1 else u
+        u = _columns(values)
         if len(at) != len(u):
             raise ParameterError(f"each row needs a cell and values; got {len(at)} cells and {len(u)} rows of values")
         if len(at) and not (at.min() >= 0 and at.max() < cells):
@@ -164,8 +163,7 @@ def sums_of_matches(
 ) -> Sums:
     """The sums of matches that have been made: row numbers of A and of B, values (matches, K) or (matches,), group numbers."""
     of_a, of_b = np.asarray(a, np.int64), np.asarray(b, np.int64)
-    f = np.asarray(values, np.float64)
-    f = f[:, None] if f.ndim == 1 else f
+    f = _columns(values)
     if not len(of_a) == len(of_b) == len(f):
         raise ParameterError(
             f"each match needs a row of A, a row of B and values; got {len(of_a)}, {len(of_b)} and {len(f)}"
@@ -180,10 +178,24 @@ def sums_of_matches(
     )
 
 
+def sums_of_blocks(
+    block_a: npt.ArrayLike, block_b: npt.ArrayLike, values: npt.ArrayLike, group: npt.ArrayLike | None = None, groups: int = 1
+) -> Sums:
+    """As `sums_of_matches` with each block of rows as one row: for inputs in which whole blocks come in random order.
+
+    The formulas then take numbers of blocks for n, m, N and M. `pairs` still counts matches of rows.
+    """
+    of_a, of_b = np.asarray(block_a, np.int64), np.asarray(block_b, np.int64)
+    sums = sums_of_matches(of_a, of_b, values, group, groups)
+    at = np.zeros(len(of_a), np.int64) if group is None else np.asarray(group, np.int64)
+    columns = int(of_b.max(initial=0)) + 1
+    sums.q = _squares_of_rows(of_a * columns + of_b, _columns(values), at, groups)
+    return sums
+
+
 def row_totals(rows: npt.ArrayLike, values: npt.ArrayLike, group: npt.ArrayLike | None = None) -> tuple[FloatArray, Int64Array]:
     """X_a of every row and group that has a match: totals (rows, K), and the group of each."""
-    f = np.asarray(values, np.float64)
-    f = f[:, None] if f.ndim == 1 else f
+    f = _columns(values)
     of = np.asarray(rows, np.int64)
     at = np.zeros(len(of), np.int64) if group is None else np.asarray(group, np.int64)
     if len(of) == 0:
@@ -193,6 +205,12 @@ def row_totals(rows: npt.ArrayLike, values: npt.ArrayLike, group: npt.ArrayLike 
     new = np.flatnonzero(np.concatenate(([True], (of[1:] != of[:-1]) | (at[1:] != at[:-1]))))
     totals: FloatArray = np.add.reduceat(f, new, axis=0)
     return totals, at[new]
+
+
+def _columns(values: npt.ArrayLike) -> FloatArray:
+    """Values as (rows, K)."""
+    f = np.asarray(values, np.float64)
+    return f[:, None] if f.ndim == 1 else f
 
 
 def _squares_of_rows(rows: Int64Array, f: FloatArray, group: Int64Array, groups: int) -> FloatArray:

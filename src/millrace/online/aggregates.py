@@ -1,0 +1,124 @@
+"""SUM, COUNT, AVG, VAR and STDDEV, by SQL's names, as smooth functions of estimated totals.
+
+Keep the functions 1, v - pilot and (v - pilot)^2 of the pairs that count, in this order; `pilot` is any guess at the mean, from the
+first rows, and saves digits. With c, s, ss their estimated totals and S their covariance matrix:
+
+    COUNT = c           SUM = s + pilot c           AVG = pilot + s/c
+    VAR_POP = ss/c - (s/c)^2                        VAR_SAMP = VAR_POP c/(c-1)          STDDEV_x = sqrt(VAR_x)
+
+Each has the variance g'Sg, g its gradient in (c, s, ss). For AVG that is the variance of the total of v - AVG over c^2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from millrace.core.errors import ParameterError
+from millrace.core.step import Int64Array
+from millrace.online.estimators import Totals
+from millrace.online.sums import FloatArray
+
+Aggregate = Literal["COUNT", "SUM", "AVG", "VAR_POP", "VAR_SAMP", "STDDEV_POP", "STDDEV_SAMP"]
+AGGREGATES: tuple[str, ...] = get_args(Aggregate)
+_SAME_AS = {"VARIANCE": "VAR_SAMP", "STDDEV": "STDDEV_SAMP", "STD": "STDDEV_POP", "MEAN": "AVG", "AVERAGE": "AVG"}
+_FUNCTIONS = {"COUNT": 1, "SUM": 2, "AVG": 2}  # how many of 1, v, v^2 are needed; 3 for the others
+
+
+@dataclass(frozen=True)
+class Point:
+    """An aggregate of each group before it gets an interval."""
+
+    name: str
+    value: FloatArray  # (G,)
+    variance: FloatArray  # (G,) NaN where there is none
+    pairs: Int64Array  # (G,)
+    exact: bool
+    degrees: float
+    gradient: FloatArray  # (G, K), in the totals
+
+
+def known(name: str) -> Aggregate:
+    """The name that SQL's standard gives an aggregate; an error says what cannot be estimated and why.
+
+    >>> known("stddev")
+    'STDDEV_SAMP'
+    """
+    upper = name.upper() if isinstance(name, str) else ""
+    upper = _SAME_AS.get(upper, upper)
+    if upper not in AGGREGATES:
+        raise ParameterError(refusal(upper) or f"there is no aggregate {name!r}; use one of {', '.join(AGGREGATES)}")
+    return upper  # type: ignore[return-value]
+
+
+def refusal(name: str) -> str | None:
+    """Why an aggregate has no estimate; None if it has one."""
+    upper = name.upper()
+    if upper in ("MIN", "MAX"):
+        return f"{upper} cannot be estimated from a sample: the rows not yet read may hold any value. Run the join to its end."
+    if "DISTINCT" in upper:
+        return (
+            f"{upper} cannot be estimated from a sample of the join: how many more values the rows not yet read hold is unknown. "
+            "Run the join to its end, or group by the column instead."
+        )
+    return None
+
+
+def functions_needed(name: str) -> int:
+    """How many of 1, v - pilot and (v - pilot)^2 an aggregate rests on."""
+    return _FUNCTIONS.get(known(name), 3)
+
+
+def aggregate(name: str, totals: Totals, pilot: float = 0.0) -> Point:
+    """One aggregate of totals of 1, v - pilot, (v - pilot)^2 (as many of them as it needs).
+
+    Groups without a match have a COUNT and a SUM of 0; their other aggregates are NaN, as SQL's are NULL.
+    """
+    kind = known(name)
+    if totals.value.shape[-1] < functions_needed(kind):
+        raise ParameterError(
+            f"{kind} needs totals of {functions_needed(kind)} functions (1, v, v^2); got {totals.value.shape[-1]}"
+        )  # fmt: skip
+    if not np.isfinite(pilot):
+        raise ParameterError(f"pilot must be a finite guess at the mean; got {pilot!r}")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value, slope = _value_and_slope(kind, totals.value, float(pilot))
+        gradient = np.zeros_like(totals.value)
+        gradient[:, : slope.shape[1]] = slope
+        variance = projected(totals.covariance, gradient)
+    if totals.exact:
+        variance = np.zeros(len(value))
+    return Point(kind, value, variance, totals.pairs, totals.exact, totals.degrees, gradient)
+
+
+def projected(covariance: FloatArray, gradient: FloatArray) -> FloatArray:
+    """g'Sg of each group, clamped at 0."""
+    variance = np.einsum("gk,gkl,gl->g", gradient, covariance, gradient)
+    return np.where(np.isnan(variance), np.nan, np.maximum(variance, 0.0))
+
+
+def _value_and_slope(kind: Aggregate, totals: FloatArray, pilot: float) -> tuple[FloatArray, FloatArray]:
+    c = totals[:, 0]
+    one = np.ones_like(c)
+    if kind == "COUNT":
+        return c.copy(), one[:, None]
+    s = totals[:, 1]
+    if kind == "SUM":
+        return s + pilot * c, np.stack((pilot * one, one), axis=1)
+    mean = s / c
+    if kind == "AVG":
+        return pilot + mean, np.stack((-mean / c, one / c), axis=1)
+    ss = totals[:, 2]
+    variance = np.maximum(ss / c - mean**2, 0.0)
+    slope = np.stack((-ss / c**2 + 2 * mean**2 / c, -2 * mean / c, one / c), axis=1)
+    if kind.endswith("SAMP"):
+        inflate = np.where(c > 1, c / (c - 1), np.nan)
+        slope *= inflate[:, None]
+        slope[:, 0] -= variance / np.where(c > 1, (c - 1) ** 2, np.nan)
+        variance = variance * inflate
+    if kind.startswith("VAR"):
+        return variance, slope
+    deviation = np.sqrt(variance)
+    return deviation, slope / (2 * deviation)[:, None]

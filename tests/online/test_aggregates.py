@@ -1,0 +1,100 @@
+"""Aggregates of totals: values as SQL would give, gradients as small changes show."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+
+from millrace.core.errors import ParameterError
+from millrace.online.aggregates import AGGREGATES, aggregate, functions_needed, known, refusal
+from millrace.online.estimators import Totals, exactly, rectangle
+from millrace.online.sums import sums_of_matches
+
+VALUES = [3.0, 8.5, -2.0, 4.25, 4.25, 11.0]
+
+
+def _totals(values: list[float], pilot: float = 0.0) -> Totals:
+    off = np.array(values) - pilot
+    rows = np.arange(len(off))
+    return exactly(sums_of_matches(rows, rows, np.stack((np.ones_like(off), off, off**2), axis=1)))
+
+
+@pytest.mark.parametrize("pilot", [0.0, 4.0, 1e5])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("COUNT", len(VALUES)),
+        ("SUM", sum(VALUES)),
+        ("AVG", statistics.mean(VALUES)),
+        ("VAR_POP", statistics.pvariance(VALUES)),
+        ("VAR_SAMP", statistics.variance(VALUES)),
+        ("STDDEV_POP", statistics.pstdev(VALUES)),
+        ("STDDEV_SAMP", statistics.stdev(VALUES)),
+    ],
+)
+def test_exact_totals_give_the_aggregates_of_sql(name: str, expected: float, pilot: float) -> None:
+    point = aggregate(name, _totals(VALUES, pilot), pilot)
+    assert point.value[0] == pytest.approx(expected, rel=1e-4 if pilot == 1e5 else 1e-12)
+    assert point.exact
+    assert float(point.variance[0]) == 0.0
+
+
+def test_a_pilot_near_the_mean_saves_the_digits_of_a_variance() -> None:
+    values = [1e9 + value for value in VALUES]
+    with_pilot = aggregate("VAR_POP", _totals(values, 1e9), 1e9)
+    assert with_pilot.value[0] == pytest.approx(statistics.pvariance(VALUES), rel=1e-9)
+    assert aggregate("AVG", _totals(values, 1e9), 1e9).value[0] == pytest.approx(1e9 + statistics.mean(VALUES), rel=1e-15)
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+def test_gradients_are_what_small_changes_of_the_totals_show(name: str) -> None:
+    value, pilot = np.array([[40.0, 130.0, 700.0]]), 2.5
+    covariance, pairs = np.eye(3)[None], np.array([40])
+    point = aggregate(name, Totals(value, covariance, pairs), pilot)
+    for k in range(3):
+        step = np.zeros((1, 3))
+        step[0, k] = 1e-5
+        high, low = (aggregate(name, Totals(value + sign * step, covariance, pairs), pilot).value[0] for sign in (1, -1))
+        assert point.gradient[0, k] == pytest.approx((high - low) / 2e-5, rel=1e-5, abs=1e-8)
+    assert point.variance[0] == pytest.approx((point.gradient[0] ** 2).sum())
+
+
+def test_the_variance_of_a_mean_is_that_of_what_values_are_off_it() -> None:
+    random = np.random.default_rng(3)
+    a, b = random.integers(0, 30, 200), random.integers(0, 40, 200)
+    v = random.gamma(2.0, size=200)
+    sums = sums_of_matches(a, b, np.stack((np.ones(200), v), axis=1))
+    totals = rectangle(sums, 30, 40, 100, 90)
+    mean = aggregate("AVG", totals)
+    off = rectangle(sums_of_matches(a, b, v - mean.value[0]), 30, 40, 100, 90)
+    assert mean.variance[0] == pytest.approx(off.variance[0, 0] / totals.value[0, 0] ** 2)
+
+
+def test_a_group_without_matches_counts_zero_and_has_no_mean() -> None:
+    totals = Totals(np.zeros((1, 3)), np.zeros((1, 3, 3)), np.zeros(1, np.int64), exact=True)
+    assert float(aggregate("COUNT", totals).value[0]) == 0.0
+    assert np.isnan(aggregate("AVG", totals).value[0])
+    assert np.isnan(aggregate("STDDEV", totals).value[0])
+
+
+def test_names_are_those_of_sql() -> None:
+    assert known("variance") == "VAR_SAMP"
+    assert known("stddev") == "STDDEV_SAMP"
+    assert [functions_needed(name) for name in ("count", "sum", "avg", "var_pop")] == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["MIN", "max", "COUNT DISTINCT", "MEDIAN", ""])
+def test_what_cannot_be_estimated_is_refused_with_a_reason(name: str) -> None:
+    with pytest.raises(ParameterError):
+        known(name)
+    assert (refusal(name) is None) == (name in ("MEDIAN", ""))
+
+
+def test_totals_of_too_few_functions_are_an_error() -> None:
+    totals = exactly(sums_of_matches([0], [0], [1.0]))
+    with pytest.raises(ParameterError, match="AVG needs totals of 2 functions"):
+        aggregate("AVG", totals)
+    with pytest.raises(ParameterError, match="pilot"):
+        aggregate("COUNT", totals, float("nan"))

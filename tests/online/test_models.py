@@ -1,0 +1,127 @@
+"""The models give the figures of the paper."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.core.errors import ParameterError
+from millrace.online.models import (
+    FUDGE_FACTOR,
+    MODELS,
+    Setting,
+    dbo,
+    grace,
+    hash_ripple,
+    prjoin,
+    prjoin_most_seconds,
+    prjoin_rate,
+    prjoin_step,
+    ripple,
+    sms,
+)
+
+EQUAL = Setting(pages_a=10_000, pages_b=30_000, memory_pages=500, read_input_seconds=2.0, write_temporary_seconds=2.0, read_temporary_seconds=2.0)  # fmt: skip
+C = EQUAL.common_rate / 2.0
+# 10 GB x 10 GB, 500 MB, in pages of 1 MB; input and temporary data on disks
+PAPER = Setting(10_000, 10_000, 500, 13.687e-3, 13.757e-3, 25.515e-3)
+
+
+def test_memory_is_shared_in_proportion_to_the_inputs() -> None:
+    assert EQUAL.in_memory_a * 3 == pytest.approx(EQUAL.in_memory_b)
+    assert EQUAL.in_memory_a + EQUAL.in_memory_b == pytest.approx(500 / FUDGE_FACTOR)
+    assert EQUAL.common_rate == pytest.approx(10_000 * 30_000 * 500 / (40_000**2 * FUDGE_FACTOR))
+
+
+def test_with_equal_times_prjoin_doubles_its_rate_from_step_to_step() -> None:
+    rates = [prjoin_rate(EQUAL, *prjoin_step(1.0, j, 0.0)) / C for j in range(1, 6)]
+    assert [round(rate, 1) for rate in rates] == [1.0, 1.7, 3.2, 6.2, 12.2]
+    assert rates == pytest.approx([2 ** (j - 1) * 3 / (4 - 2 ** (1 - j)) for j in range(1, 6)])
+
+
+def test_later_partitions_of_a_step_have_higher_rates() -> None:
+    for j in (1, 2, 4):
+        rates = [prjoin_rate(EQUAL, *prjoin_step(1.0, j, place / 8)) for place in range(8)]
+        assert rates == sorted(rates)
+
+
+def test_with_equal_times_ripple_grows_by_block_as_the_paper_says() -> None:
+    rates = [rate / C for rate in ripple(EQUAL).early_rates]
+    assert rates[0] == pytest.approx(1.0)
+    assert [round(rate, 2) for rate in rates[1:6]] == [1.0, 1.25, 1.4, 1.5, 1.57]
+
+
+def test_with_equal_times_the_others_have_the_rates_of_the_paper() -> None:
+    extend = next(step for step in hash_ripple(EQUAL).steps if step.name == "extend")
+    assert extend.rate / C == pytest.approx(0.5)
+    assert sms(EQUAL).early_rates[0] / C == pytest.approx(FUDGE_FACTOR / 2)
+    assert dbo(EQUAL).early_rates[0] / C == pytest.approx(FUDGE_FACTOR)
+    assert grace(EQUAL).early_rates == (0.0,)
+
+
+def test_ripples_total_is_its_closed_form() -> None:
+    setting = Setting(9_000, 1_000, 1_290, 1.0, 2.0, 3.0)  # a + b = 1,000; l = 10
+    assert ripple(setting).total_seconds == pytest.approx(1_000 * (10 * 1.0 + 9 * 2.0 + 45 * 3.0))
+
+
+def test_grace_sms_and_dbo_read_and_write_everything_once() -> None:
+    for model in (grace, sms, dbo):
+        assert model(PAPER).total_seconds == pytest.approx(20_000 * (13.687e-3 + 13.757e-3 + 25.515e-3))
+        assert model(PAPER).temporary_read_pages == 20_000
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("setting", [EQUAL, PAPER, Setting(700, 300, 400, 1.0, 1.5, 0.5), Setting(20, 30, 500, 1.0, 1.0, 1.0)])
+def test_every_model_ends_with_the_whole_area_in_its_total_time(name: str, setting: Setting) -> None:
+    model = MODELS[name](setting)
+    assert sum(step.area for step in model.steps) == pytest.approx(setting.pages_a * setting.pages_b)
+    assert sum(step.seconds for step in model.steps) == pytest.approx(model.total_seconds)
+    assert model.area_after(model.total_seconds) == pytest.approx(setting.pages_a * setting.pages_b)
+    assert model.area_after(0.0) == 0.0
+
+
+@pytest.mark.parametrize("gamma", [0.25, 0.5, 1.0, 2.0, 4.0])
+def test_with_the_stop_constraint_prjoin_stays_within_the_bound(gamma: float) -> None:
+    model = prjoin(PAPER, gamma)
+    assert model.temporary_read_pages <= (1 + 1 / gamma) * PAPER.input_pages
+    assert model.total_seconds <= prjoin_most_seconds(PAPER, gamma)
+    assert grace(PAPER).total_seconds * 0.9 < model.total_seconds
+
+
+def test_without_the_stop_constraint_more_is_covered_early_at_more_cost() -> None:
+    on, off = prjoin(PAPER, stop=True), prjoin(PAPER, stop=False)
+    assert off.total_seconds > on.total_seconds
+    assert max(off.early_rates) > max(on.early_rates)
+
+
+def test_on_the_papers_disks_prjoin_is_far_below_ripple_and_near_grace() -> None:
+    model = prjoin(PAPER)
+    assert ripple(PAPER).total_seconds / model.total_seconds > 5
+    assert model.total_seconds / grace(PAPER).total_seconds < 1.5
+
+
+def test_more_partitions_do_not_change_what_prjoin_reads_by_much() -> None:
+    few, many = prjoin(PAPER, partitions=32), prjoin(PAPER, partitions=512)
+    assert few.temporary_read_pages == pytest.approx(many.temporary_read_pages, rel=0.05)
+
+
+def test_inputs_that_fit_in_memory_need_no_temporary_storage() -> None:
+    small = Setting(20, 30, 500, 1.0, 1.0, 1.0)
+    for name in ("ripple", "hash_ripple", "sms", "dbo", "prjoin"):
+        assert MODELS[name](small).total_seconds == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Setting(0, 1, 1, 1, 1, 1),
+        lambda: Setting(1, 1, 1, 0, 1, 1),
+        lambda: Setting(1, 1, 1, 1, -1, 1),
+        lambda: Setting(1, 1, 1, 1, 1, 1, 0.5),
+        lambda: prjoin(EQUAL, gamma=0),
+        lambda: prjoin(EQUAL, partitions=0),
+        lambda: prjoin_most_seconds(EQUAL, gamma=-1),
+    ],
+)
+def test_settings_that_cannot_be_are_an_error(wrong) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ParameterError):
+        wrong()
