@@ -112,18 +112,11 @@ def test_without_a_variance_there_is_no_interval(variance: float) -> None:
 
 
 def test_an_exact_value_is_its_own_interval() -> None:
-    totals = rectangle(sums_of_matches([0, 1], [0, 1], [1.0, 2.0]), 2, 2, 2, 2)
+    totals = rectangle(sums_of_matches([0, 1], [0, 1], [1.0, 1.0]), 2, 2, 2, 2)
     made = intervals(aggregate("COUNT", totals), IntervalRule())[0]
     assert made.exact
     assert (made.value, made.low, made.high, made.half_width, made.relative_half_width) == (2.0, 2.0, 2.0, 0.0, 0.0)
     assert made.warnings == ()
-
-
-def test_the_wider_of_two_variances_counts() -> None:
-    wider = intervals(_point(), IntervalRule(), wide=np.full((1, 1, 1), 16.0))[0]
-    assert wider.half_width == pytest.approx(1.959964 * 4)
-    narrower = intervals(_point(), IntervalRule(), wide=np.full((1, 1, 1), 1.0))[0]
-    assert narrower.half_width == pytest.approx(1.959964 * 2)
 
 
 def test_one_row_that_brings_much_of_the_variance_is_warned_of() -> None:

@@ -6,6 +6,7 @@ A simulated run keeps only accumulators, so that a reshuffle takes milliseconds.
     staggered     PR-Join while input is read, 16 partitions joined in turn as the input grows by half
     finishing     PR-Join's third phase, from where the input ended
     region        runs of an eighth of the input each: SMS
+    stratum       rectangle, but the rows of A with the hottest hundredth of the keys, as B's first rows show them, are read first
 
 `coverage` is the share of intervals that hold the true answer; `together` of runs in which all reports do; `at_stop` of the intervals
 at which a user would have stopped, the first with a small enough half-width.
@@ -28,9 +29,9 @@ from millrace.online.estimators import shares as shares_of
 from millrace.online.intervals import IntervalRule, intervals
 from millrace.online.populations import Population
 from millrace.online.sums import FloatArray, stacked, sums_of_keys
-from millrace.online.tails import Spread, by_partition, wide_sums
+from millrace.online.tails import by_partition, widened
 
-Scheme = Literal["rectangle", "staggered", "finishing", "region"]
+Scheme = Literal["rectangle", "staggered", "finishing", "region", "stratum"]
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.7)
 PARTITIONS = 16
 RUNS = 8
@@ -77,8 +78,7 @@ class Coverage:
         return head + "\n".join(lines)
 
 
-Report = tuple[Totals, FloatArray | None]  # and a wide covariance
-Run = Callable[[Population, Int64Array, Int64Array, Sequence[float], bool], list[Report]]
+Run = Callable[[Population, Int64Array, Int64Array, Sequence[float], bool], list[Totals]]
 
 
 def measure(
@@ -106,9 +106,9 @@ def measure(
     seen = np.empty((5, reshuffles, len(shares)))
     for i in range(reshuffles):
         order_a, order_b = random.permutation(population.of_a), random.permutation(population.of_b)
-        for j, (totals, spread) in enumerate(_RUNS[scheme](population, order_a, order_b, shares, wide)):
+        for j, totals in enumerate(_RUNS[scheme](population, order_a, order_b, shares, wide)):
             point = aggregate(name, totals)
-            made = intervals(point, rule, wide=spread)
+            made = intervals(point, rule)
             seen[:, i, j] = point.value[0], point.variance[0], made.low[0], made.high[0], totals.pairs[0]
     return _summary(population, scheme, name, seen, truth, shares, target)
 
@@ -149,14 +149,13 @@ def _rows_read(population: Population, share: float) -> tuple[int, int]:
 
 def _rectangle_run(
     population: Population, order_a: Int64Array, order_b: Int64Array, shares: Sequence[float], wide: bool
-) -> list[Report]:
-    reports: list[Report] = []
+) -> list[Totals]:
+    reports: list[Totals] = []
     for share in shares:
         n, m = _rows_read(population, share)
         left, right = population.joined(order_a[:n], order_b[:m])
-        totals = rectangle(sums_of_keys(left, right), n, m, population.of_a, population.of_b)
-        spread = Spread.of(wide_sums(left, right), n, m, population.of_a, population.of_b) if wide else None
-        reports.append((totals, None if spread is None else spread.covariance(n, m)))
+        sums = sums_of_keys(left, right)
+        reports.append(rectangle(widened(sums, left, right) if wide else sums, n, m, population.of_a, population.of_b))
     return reports
 
 
@@ -174,62 +173,78 @@ def _last_joined(share: float) -> FloatArray:
 
 def _staggered_run(
     population: Population, order_a: Int64Array, order_b: Int64Array, shares: Sequence[float], wide: bool
-) -> list[Report]:
+) -> list[Totals]:
     place_a, place_b = _places(order_a), _places(order_b)
     part_a, part_b = _partition_of(population.keys_a), _partition_of(population.keys_b)
     of_key = _partition_of(np.arange(population.keys))
-    spread: Spread | None = None
-    reports: list[Report] = []
+    reports: list[Totals] = []
     for share in shares:
         last = np.minimum(_last_joined(share), share)
         n = np.maximum(2, np.round(last * population.of_a)).astype(np.int64)
         m = np.maximum(2, np.round(last * population.of_b)).astype(np.int64)
         left, right = population.joined(np.flatnonzero(place_a < n[part_a]), np.flatnonzero(place_b < m[part_b]))
-        sums = by_partition(sums_of_keys(left, right, of_key, PARTITIONS))
-        totals = staggered(sums, n, m, population.of_a, population.of_b)
-        if wide and spread is None:  # while all keys are in memory
-            first_n, first_m = _rows_read(population, share)
-            left, right = population.joined(order_a[:first_n], order_b[:first_m])
-            early = wide_sums(left, right, of_key, PARTITIONS)
-            spread = Spread.of(early, first_n, first_m, population.of_a, population.of_b)
-        reports.append((totals, None if spread is None else spread.covariance(n, m)))
+        sums = sums_of_keys(left, right, of_key, PARTITIONS)
+        if wide:
+            p, r = (n / population.of_a)[of_key], (m / population.of_b)[of_key]
+            sums = widened(sums, left, right, of_key, share_a=p, share_b=r)
+        reports.append(staggered(by_partition(sums), n, m, population.of_a, population.of_b))
     return reports
 
 
 def _finishing_run(
     population: Population, order_a: Int64Array, order_b: Int64Array, shares: Sequence[float], wide: bool
-) -> list[Report]:
+) -> list[Totals]:
     """`shares` are here of partitions that are finished; the others were last joined when 0.55 to 0.8 of the input was read."""
     place_a, place_b = _places(order_a), _places(order_b)
     part_a, part_b = _partition_of(population.keys_a), _partition_of(population.keys_b)
     of_key = _partition_of(np.arange(population.keys))
     last = np.linspace(0.55, 0.8, PARTITIONS)
-    reports: list[Report] = []
+    reports: list[Totals] = []
     for share in shares:
         at = np.where(np.arange(PARTITIONS) < round(share * PARTITIONS), 1.0, last)
         n, m = np.round(at * population.of_a), np.round(at * population.of_b)
         in_a, in_b = np.flatnonzero(place_a < n[part_a]), np.flatnonzero(place_b < m[part_b])
         sums = by_partition(sums_of_keys(*population.joined(in_a, in_b), of_key, PARTITIONS))
         counts = [np.bincount(part, minlength=PARTITIONS) for part in (part_a[in_a], part_b[in_b], part_a, part_b)]
-        reports.append((finishing(sums, *counts), None))
+        reports.append(finishing(sums, *counts))
     return reports
 
 
 def _region_run(
     population: Population, order_a: Int64Array, order_b: Int64Array, shares: Sequence[float], wide: bool
-) -> list[Report]:
+) -> list[Totals]:
     edges_a = np.linspace(0, population.of_a, RUNS + 1).astype(np.int64)
     edges_b = np.linspace(0, population.of_b, RUNS + 1).astype(np.int64)
     runs = [
         sums_of_keys(*population.joined(order_a[edges_a[i] : edges_a[i + 1]], order_b[edges_b[i] : edges_b[i + 1]]))
         for i in range(max(1, round(max(shares) * RUNS)))
     ]
-    reports: list[Report] = []
+    reports: list[Totals] = []
     for share in shares:
         count = max(1, round(share * RUNS))
         na, nb = np.diff(edges_a)[:count], np.diff(edges_b)[:count]
         cover = shares_of(edges_a[:count], na, edges_b[:count], nb)
-        reports.append((region(stacked(runs[:count]), na, nb, cover, population.of_a, population.of_b), None))
+        reports.append(region(stacked(runs[:count]), na, nb, cover, population.of_a, population.of_b))
+    return reports
+
+
+def _stratum_run(
+    population: Population, order_a: Int64Array, order_b: Int64Array, shares: Sequence[float], wide: bool
+) -> list[Totals]:
+    """A's rows come in an order that does not depend on B's: given any choice of keys by B's rows the estimate stays unbiased."""
+    first = _rows_read(population, shares[0])[1]
+    counts = np.bincount(population.keys_b[order_b[:first]], minlength=population.keys)
+    hot = np.zeros(population.keys, np.int64)
+    hot[np.argsort(-counts, kind="stable")[: max(1, population.keys // 100)]] = 1
+    place_a = _places(order_a)
+    reports: list[Totals] = []
+    for share in shares:
+        n, m = _rows_read(population, share)
+        in_a = np.flatnonzero((place_a < n) | (hot[population.keys_a] == 1))
+        left, right = population.joined(in_a, order_b[:m])
+        rows_a, rows_b = np.array([n, population.of_a]), np.array([m, m])
+        sums = by_partition(sums_of_keys(left, right, hot, 2))
+        reports.append(staggered(sums, rows_a, rows_b, population.of_a, population.of_b))
     return reports
 
 
@@ -244,4 +259,5 @@ _RUNS: dict[str, Run] = {
     "staggered": _staggered_run,
     "finishing": _finishing_run,
     "region": _region_run,
+    "stratum": _stratum_run,
 }

@@ -16,7 +16,7 @@ import numpy as np
 
 from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
-from millrace.online.aggregates import Point, projected
+from millrace.online.aggregates import Point
 from millrace.online.estimators import Totals
 from millrace.online.quantiles import LARGEST_SPAN, always_quantile, check_confidence, normal_quantile, student_quantile
 from millrace.online.sums import FloatArray
@@ -152,16 +152,13 @@ class IntervalRule:
 
 
 def intervals(
-    point: Point, rule: IntervalRule, *, wide: FloatArray | None = None, largest: FloatArray | None = None, notes: tuple[str, ...] = ()
+    point: Point, rule: IntervalRule, *, largest: FloatArray | None = None, notes: tuple[str, ...] = ()
 ) -> Estimates:
     """Intervals of one aggregate for all groups.
 
-    `wide`: another covariance of the totals, (G, K, K), that knows rows not yet met (`tails.Spread.covariance`); the larger variance
-    counts. `largest`: what the largest row adds to the variance of the first function that the aggregate rests on, (G,).
+    `largest`: what the largest row adds to the variance, (G,) (`tails.largest_row`). `notes`: warnings that hold for all groups.
     """
     variance = point.variance
-    if wide is not None and not point.exact:
-        variance = np.fmax(variance, projected(wide, point.gradient))
     with np.errstate(divide="ignore", invalid="ignore"):
         heavy = np.full(len(variance), np.nan) if largest is None else largest / variance
         low, high = _limits(point, rule, variance)

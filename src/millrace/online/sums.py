@@ -9,6 +9,7 @@ functions are kept at a time (say 1, v and v^2), for G groups. Two ways lead to 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -222,7 +223,7 @@ def _by_group(values: FloatArray, group: Int64Array, groups: int) -> FloatArray:
     """Sums over the first axis, by group."""
     if groups == 1:
         return values.sum(axis=0, keepdims=True)
-    flat = values.reshape(len(values), -1)
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
     columns = [np.bincount(group, flat[:, i], groups) for i in range(flat.shape[1])]
     return np.stack(columns, axis=1).reshape(groups, *values.shape[1:])
 

@@ -1,45 +1,110 @@
 """Heavy tails: what to do when few rows bring most of the variance.
 
 In a key/foreign-key join with hot keys the row of A with the hottest key has been read or it has not: a coin toss. While it has not
-been read, the estimate is too low, and so is V^, which has not seen it either. But B's sample shows the hot keys, whether or not their
-row of A has been read. `wide_sums` uses that: it takes the rows of A to be spread over the keys of B as they are on average,
+been read, the estimate is too low, and so is V^, which has not seen it either. But B's rows show the hot keys whether or not their row
+of A has been read. So SX = sum over keys of U2 V^2 is replaced by
 
-    SX~ = (sum of U2 over common keys / keys of B) x sum over all keys of B of V^2          instead of   SX = sum of U2 V^2
+    SX~ = sum over keys of (mean of U2 over keys about as hot) V^2                  all keys of B, whether or not they have met A
 
-and the same for SY. Both estimate the same where matches do not depend on how hot a key is; the wide one varies far less. Where hot
-keys of B are hot in A too, SX~ is too small: intervals use the larger variance of the two. Where hot keys of B have no row in A, it
-is too large, until A has been read: at that point nobody can know.
+and SY likewise. Keys of B are sorted by heat, V^2, and cut into bins that hold at least `ROWS_PER_BIN` rows of A: with one row of A for
+a key that makes bins of many keys; a key that is hot in A too has rows enough to be a bin of its own, and then SX~ is SX. T^ does
+not change. V^ becomes far steadier, and about right on average.
 
-A `Spread` carries this from one moment of a run to the others: it holds the sums of squares of the whole tables, estimated once, from
-the first rows, while all keys are in memory.
+The price: a hot key of B that has no row in A at all widens intervals until A has been read. At that time nobody can know that it has
+none; `hot_key_note` says so. Reading the rows of A with the hottest keys first ends that doubt: then they are a partition of their own
+with p = 1 in `estimators.staggered`.
+
+A join need not keep all keys for this: `widened` also takes the moments of the hottest ones only, as the first rows show them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 
 from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
-from millrace.online.estimators import smaller_of_two
+from millrace.online.estimators import Totals
 from millrace.online.sums import FloatArray, KeyMoments, Sums, sums_of_keys
 
+ROWS_PER_BIN = 5
+MUCH_WIDER = 4.0  # times the variance: intervals of twice the width
 
-def wide_sums(left: KeyMoments, right: KeyMoments, part: Int64Array | None = None, parts: int = 1) -> Sums:
-    """As `sums_of_keys`, with the wide SX and SY. Moments of *all* keys of both sides, matched or not.
 
-    By partition, (P, 1, K), where `part` says in which each key is; how many rows of the other side a key has on average is
-    taken from all of them.
+def widened(
+    sums: Sums,
+    left: KeyMoments,
+    right: KeyMoments,
+    group: Int64Array | None = None,
+    *,
+    pool: Int64Array | None = None,
+    share_a: FloatArray | None = None,
+    share_b: FloatArray | None = None,
+) -> Sums:
+    """The sums with SX~ and SY~ for the keys whose moments are given, all keys or the hottest, matched or not.
+
+    `group`: of each cell, as for `sums_of_keys`; with groups by a column of A, the keys of B are in a cell of every group, and the
+    other way round. Hash partitions are such groups, too. `pool`: cells whose bins are formed together, if not all of them: the
+    groups of GROUP BY. `share_a`, `share_b`: what share of the rows had been read, where that differs between cells.
     """
-    sums = sums_of_keys(left, right, part, parts)
-    in_a, in_b = left.rows > 0, right.rows > 0
-    both = in_a & in_b
-    sx = _mean(left.second[both], in_b) * _crossed(right.first, part, parts)
-    sy = _mean(right.second[both], in_a) * _crossed(left.first, part, parts)
-    wide = Sums(sums.t, sx, sy, sums.q, sums.pairs)
-    return wide if part is None else by_partition(wide)
+    groups = sums.groups
+    at = _numbers(group, len(left.rows))
+    of = _numbers(pool, len(left.rows))
+    p, r = _given(share_a, len(at)), _given(share_b, len(at))
+    narrow = sums_of_keys(left, right, at, groups)
+    sx = _smoothed(left, right, p, r, of, at, groups)
+    sy = _smoothed(right, left, r, p, of, at, groups)
+    return Sums(sums.t, sums.sx + (sx - narrow.sx), sums.sy + (sy - narrow.sy), sums.q, sums.pairs)
+
+
+def _smoothed(
+    one: KeyMoments, other: KeyMoments, share_one: FloatArray, share_other: FloatArray, pool: Int64Array, group: Int64Array, groups: int
+) -> FloatArray:
+    """sum over cells of (mean second moment of `one` in the cell's bin) x V V' of `other`, by group."""
+    functions = one.first.shape[1]
+    total = np.zeros((groups, functions, functions))
+    there = np.flatnonzero(other.rows > 0)
+    if not len(there):
+        return total
+    v = other.first[there] / share_other[there, None]
+    heat = (v**2 / np.maximum((v**2).sum(axis=0), np.finfo(np.float64).tiny)).sum(axis=1)
+    order = there[np.lexsort((-heat, pool[there]))]
+    cell_bin = _bins(one.rows[order], pool[order])
+    bins = int(cell_bin[-1]) + 1
+    mean = _totals(one.second[order].reshape(len(order), -1), cell_bin, bins)
+    mean /= np.bincount(cell_bin, share_one[order], bins)[:, None]
+    squares = (other.first[order, :, None] * other.first[order, None, :]).reshape(len(order), -1)
+    cells = mean[cell_bin] * share_one[order, None] * squares
+    return _totals(cells, group[order], groups).reshape(groups, functions, functions)
+
+
+def _bins(rows: Int64Array, pool: Int64Array) -> Int64Array:
+    """Bin numbers of cells sorted by pool and heat: a new bin starts with a pool, or once `ROWS_PER_BIN` rows have come since the
+    last one; what is left over at the end of a pool goes with the bin before."""
+    before = np.cumsum(rows) - rows
+    starts = np.flatnonzero(np.concatenate(([True], pool[1:] != pool[:-1])))
+    lengths = np.diff(np.append(starts, len(pool)))
+    since = before - np.repeat(before[starts], lengths)
+    in_pool = np.repeat(np.add.reduceat(rows, starts), lengths)
+    step = np.minimum(since // ROWS_PER_BIN, np.maximum(in_pool // ROWS_PER_BIN - 1, 0))
+    new = np.concatenate(([True], (step[1:] != step[:-1]) | (pool[1:] != pool[:-1])))
+    numbers: Int64Array = np.cumsum(new) - 1
+    return numbers
+
+
+def _totals(values: FloatArray, at: Int64Array, count: int) -> FloatArray:
+    return np.stack([np.bincount(at, values[:, i], count) for i in range(values.shape[1])], axis=1)
+
+
+def _numbers(given: Int64Array | None, count: int) -> Int64Array:
+    return np.zeros(count, np.int64) if given is None else np.asarray(given, np.int64)
+
+
+def _given(share: FloatArray | None, count: int) -> FloatArray:
+    if share is None:
+        return np.ones(count)
+    if len(share) != count or not ((share > 0) & (share <= 1)).all():
+        raise ParameterError(f"shares of rows read are from above 0 to 1, one for each of the {count} cells")
+    return np.asarray(share, np.float64)
 
 
 def by_partition(sums: Sums) -> Sums:
@@ -47,70 +112,26 @@ def by_partition(sums: Sums) -> Sums:
     return Sums(sums.t[:, None], sums.sx[:, None], sums.sy[:, None], sums.q[:, None], sums.pairs[:, None])
 
 
-def _mean(second: FloatArray, keys: npt.NDArray[np.bool_]) -> FloatArray:
-    mean: FloatArray = second.sum(axis=0) / max(1, int(keys.sum()))
-    return mean
-
-
-def _crossed(first: FloatArray, part: Int64Array | None, parts: int) -> FloatArray:
-    if part is None:
-        return (first.T @ first)[None]
-    crossed = np.zeros((parts, first.shape[1], first.shape[1]))
-    np.add.at(crossed, part, first[:, :, None] * first[:, None, :])
-    return crossed
-
-
-def largest_rows(left: KeyMoments, right: KeyMoments) -> tuple[FloatArray, FloatArray]:
-    """Squares of the largest X_a and of the largest Y_b, (K,), rows of one key taken to be alike."""
-    largest = []
-    for one, other in ((left, right), (right, left)):
+def largest_row(left: KeyMoments, right: KeyMoments, share_a: float, share_b: float) -> FloatArray:
+    """What the one row that brings most adds to V^, (K,): the larger of (1-p) X^2 and (1-r) Y^2, over (pr)^2. One group; rows of
+    one key are taken to be alike."""
+    if not (0 < share_a <= 1 and 0 < share_b <= 1):
+        raise ParameterError(f"shares of rows read go from above 0 to 1; got {share_a!r} and {share_b!r}")
+    largest = np.zeros(left.first.shape[1])
+    for one, other, left_over in ((left, right, 1 - share_a), (right, left, 1 - share_b)):
         mean = np.diagonal(one.second, axis1=1, axis2=2) / np.maximum(one.rows, 1)[:, None]
-        largest.append((mean * other.first**2).max(axis=0, initial=0.0))
-    return largest[0], largest[1]
+        largest = np.maximum(largest, left_over * (mean * other.first**2).max(axis=0, initial=0.0))
+    return largest / (share_a * share_b) ** 2
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Estimated sums of squares over whole tables, (G, K, K), or (P, G, K, K) by partition: SX* over rows of A, SY* over rows of B, Q*
-    over pairs. T* (G, K) or (P, G, K) are the totals they belong to."""
-
-    sx: FloatArray
-    sy: FloatArray
-    q: FloatArray
-    t: FloatArray
-    of_a: int
-    of_b: int
-
-    @classmethod
-    def of(cls, wide: Sums, n: int, m: int, of_a: int, of_b: int) -> Spread:
-        """From the sums of a rectangle: n of N rows of A with m of M rows of B.
-
-            Q* = Q/(pr)      SX* = (SX/p - r(1-r) Q*)/r^2      SY* = (SY/r - p(1-p) Q*)/p^2
-        """
-        if not (1 <= n <= of_a and 1 <= m <= of_b):
-            raise ParameterError(f"a spread needs rows of both sides; got {n} of {of_a} and {m} of {of_b}")
-        p, r = n / of_a, m / of_b
-        q = wide.q / (p * r)
-        sx = (wide.sx / p - r * (1 - r) * q) / r**2
-        sy = (wide.sy / r - p * (1 - p) * q) / p**2
-        return cls(sx, sy, q, wide.t / (p * r), of_a, of_b)
-
-    def covariance(self, rows_a: npt.ArrayLike, rows_b: npt.ArrayLike) -> FloatArray:
-        """Of T^ when so many rows have been read, (G, K, K): one count, or one per partition.
-
-            qA SX* + qB SY* + qA qB Q* - centre terms,   qA = (1-p)/p, qB = (1-r)/r
-        """
-        p, r = np.asarray(rows_a, np.float64) / self.of_a, np.asarray(rows_b, np.float64) / self.of_b
-        if (p <= 0).any() or (r <= 0).any():
-            raise ParameterError("a covariance needs rows of both sides; none have been read of one")
-        odds_a, odds_b = np.atleast_1d((1 - p) / p), np.atleast_1d((1 - r) / r)
-        by_part = self.t.ndim == 3
-        sx, sy, q, t = (array if by_part else array[None] for array in (self.sx, self.sy, self.q, self.t))
-        if not len(odds_a) == len(odds_b) == len(t):
-            raise ParameterError(f"a spread of {len(t)} parts needs as many counts of rows; got {len(odds_a)} and {len(odds_b)}")
-        a, b = odds_a[:, None, None, None], odds_b[:, None, None, None]
-        own: FloatArray = (a * sx + b * sy + a * b * q).sum(axis=0)
-        for odds, rows in ((odds_a, self.of_a), (odds_b, self.of_b)):
-            if rows > 1:
-                own = own - smaller_of_two(t, odds) / (rows - 1)
-        return own
+def hot_key_note(narrow: Totals, wide: Totals) -> str | None:
+    """A warning where hot keys that have not met yet make intervals much wider; None where they do not."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = wide.variance / narrow.variance
+    known = ratios[np.isfinite(ratios)]
+    if not len(known) or np.median(known) < MUCH_WIDER:
+        return None
+    return (
+        "keys that are frequent on one side have not met a row of the other yet: intervals allow for it. If such a key is known to "
+        "have no partner, filter it out for narrower ones"
+    )
