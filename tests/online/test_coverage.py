@@ -65,7 +65,7 @@ def test_intervals_for_all_looks_hold_together_in_most_runs() -> None:
     assert always.together > 0.92
 
 
-def test_hot_keys_on_one_side_are_covered_better_with_the_wide_variance() -> None:
+def test_heavy_keys_on_one_side_are_covered_better_with_the_wide_variance() -> None:
     population = foreign_key(0.8, keys=1000, rows=5000)
     plain = measure(population, reshuffles=400, shares=(0.1, 0.2), wide=False, seed=8)
     wide = measure(population, reshuffles=400, shares=(0.1, 0.2), wide=True, seed=8)
@@ -74,7 +74,7 @@ def test_hot_keys_on_one_side_are_covered_better_with_the_wide_variance() -> Non
         assert after.coverage > 0.93
 
 
-def test_hot_keys_read_first_narrow_the_interval() -> None:
+def test_heavy_keys_read_first_narrow_the_interval() -> None:
     population = foreign_key(0.8, keys=1000, rows=5000)
     plain = measure(population, reshuffles=200, shares=(0.1, 0.2), seed=9)
     first = measure(population, "stratum", reshuffles=200, shares=(0.1, 0.2), seed=9)

@@ -1,4 +1,4 @@
-"""Widened sums of squares: the same where hot keys are known on both sides, and far steadier where they are a coin toss."""
+"""Widened sums of squares: the same where heavy keys are known on both sides, and far steadier where they are a coin toss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millrace.core.errors import ParameterError
 from millrace.online.estimators import Totals, rectangle
 from millrace.online.populations import foreign_key, many_to_many
 from millrace.online.sums import KeyMoments, Sums, sums_of_keys
-from millrace.online.tails import ROWS_PER_BIN, by_partition, hot_key_note, largest_row, widened
+from millrace.online.tails import ROWS_PER_BIN, by_partition, heavy_key_note, largest_row, widened
 
 
 def _part(side: KeyMoments, at: np.ndarray | slice) -> KeyMoments:
@@ -37,8 +37,8 @@ def test_keys_with_many_rows_on_both_sides_keep_their_own_sums() -> None:
     np.testing.assert_allclose(wide.sy, narrow.sy)
 
 
-def test_hot_keys_are_not_averaged_with_cold_ones() -> None:
-    """Ten hot keys of B have one row of A each, ninety cold ones have none: the mean over all would be a tenth of it."""
+def test_heavy_keys_are_not_averaged_with_cold_ones() -> None:
+    """Ten heavy keys of B have one row of A each, ninety light ones have none: the mean over all would be a tenth of it."""
     left = KeyMoments.of(np.arange(10), np.ones(10), 100)
     right = KeyMoments.of(np.concatenate((np.repeat(np.arange(10), 20), np.arange(10, 100))), np.ones(290), 100)
     narrow = sums_of_keys(left, right)
@@ -50,13 +50,13 @@ def test_hot_keys_are_not_averaged_with_cold_ones() -> None:
 def test_moments_of_the_hottest_keys_alone_replace_only_what_they_brought() -> None:
     population = foreign_key(0.8, keys=200, rows=2000).first_functions(2)
     left, right = population.joined(slice(0, 120), slice(0, 700))
-    hot = np.argsort(-right.rows)[:20]
+    heavy = np.argsort(-right.rows)[:20]
     narrow = sums_of_keys(left, right)
-    wide = widened(narrow, _part(left, hot), _part(right, hot))
-    cold = np.setdiff1d(np.arange(population.keys), hot)
-    rest = sums_of_keys(_part(left, cold), _part(right, cold))
-    alone = widened(Sums.zeros(1, 2), _part(left, hot), _part(right, hot))
-    inside = sums_of_keys(_part(left, hot), _part(right, hot))
+    wide = widened(narrow, _part(left, heavy), _part(right, heavy))
+    light = np.setdiff1d(np.arange(population.keys), heavy)
+    rest = sums_of_keys(_part(left, light), _part(right, light))
+    alone = widened(Sums.zeros(1, 2), _part(left, heavy), _part(right, heavy))
+    inside = sums_of_keys(_part(left, heavy), _part(right, heavy))
     np.testing.assert_allclose(wide.sx - rest.sx, alone.sx + inside.sx)
 
 
@@ -96,7 +96,7 @@ def test_equal_shares_of_rows_read_change_nothing() -> None:
     np.testing.assert_allclose(plain.sy, shared.sy, rtol=1e-10)
 
 
-def test_with_a_hot_key_the_wide_variance_is_steadier_and_about_right() -> None:
+def test_with_a_heavy_key_the_wide_variance_is_steadier_and_about_right() -> None:
     population = foreign_key(0.9, keys=500, rows=5000).first_functions(1)
     random = np.random.default_rng(11)
     n, m = 100, 1000
@@ -114,7 +114,7 @@ def test_with_a_hot_key_the_wide_variance_is_steadier_and_about_right() -> None:
     assert 0.8 < np.mean(wide) / np.var(values) < 1.6
 
 
-def test_hot_keys_of_both_sides_lose_nothing() -> None:
+def test_heavy_keys_of_both_sides_lose_nothing() -> None:
     population = many_to_many(0.9, keys=300, rows=3000).first_functions(1)
     left, right = population.joined(slice(0, 600), slice(0, 600))
     sums = sums_of_keys(left, right)
@@ -129,20 +129,20 @@ def test_the_largest_row_is_that_of_the_hottest_key() -> None:
     assert float(largest_row(left, right, 1.0, 0.5)[0]) == 0.5 * 4.0 / 0.5**2
 
 
-def test_a_hot_key_without_a_partner_is_told_of() -> None:
+def test_a_heavy_key_without_a_partner_is_told_of() -> None:
     left = KeyMoments.of(np.arange(50), np.ones(50), 101)
     right = KeyMoments.of(np.concatenate((np.arange(100), np.full(60, 100))), np.ones(160), 101)
     sums = sums_of_keys(left, right)
     narrow, wide = (rectangle(each, 100, 160, 200, 320) for each in (sums, widened(sums, left, right)))
-    note = hot_key_note(narrow, wide)
+    note = heavy_key_note(narrow, wide)
     assert note is not None
     assert "frequent" in note
-    assert hot_key_note(narrow, narrow) is None
+    assert heavy_key_note(narrow, narrow) is None
 
 
 def test_no_variance_gives_no_note() -> None:
     unknown = Totals(np.ones((1, 1)), np.full((1, 1, 1), np.nan), np.array([1]))
-    assert hot_key_note(unknown, unknown) is None
+    assert heavy_key_note(unknown, unknown) is None
 
 
 @pytest.mark.parametrize("shares", [np.ones(3), np.zeros(2), np.full(2, 1.5)])

@@ -6,7 +6,7 @@ A simulated run keeps only accumulators, so that a reshuffle takes milliseconds.
     staggered     PR-Join while input is read, 16 partitions joined in turn as the input grows by half
     finishing     PR-Join's third phase, from where the input ended
     region        runs of an eighth of the input each: SMS
-    stratum       rectangle, but the rows of A with the hottest hundredth of the keys, as B's first rows show them, are read first
+    stratum       rectangle, but the rows of A with the heaviest hundredth of the keys, as B's first rows show them, are read first
 
 `coverage` is the share of intervals that hold the true answer; `together` of runs in which all reports do; `at_stop` of the intervals
 at which a user would have stopped, the first with a small enough half-width.
@@ -204,9 +204,12 @@ def _finishing_run(
         at = np.where(np.arange(PARTITIONS) < round(share * PARTITIONS), 1.0, last)
         n, m = np.round(at * population.of_a), np.round(at * population.of_b)
         in_a, in_b = np.flatnonzero(place_a < n[part_a]), np.flatnonzero(place_b < m[part_b])
-        sums = by_partition(sums_of_keys(*population.joined(in_a, in_b), of_key, PARTITIONS))
+        left, right = population.joined(in_a, in_b)
+        sums = sums_of_keys(left, right, of_key, PARTITIONS)
+        if wide:
+            sums = widened(sums, left, right, of_key, share_a=at[of_key], share_b=at[of_key])
         counts = [np.bincount(part, minlength=PARTITIONS) for part in (part_a[in_a], part_b[in_b], part_a, part_b)]
-        reports.append(finishing(sums, *counts))
+        reports.append(finishing(by_partition(sums), *counts))
     return reports
 
 
@@ -215,10 +218,11 @@ def _region_run(
 ) -> list[Totals]:
     edges_a = np.linspace(0, population.of_a, RUNS + 1).astype(np.int64)
     edges_b = np.linspace(0, population.of_b, RUNS + 1).astype(np.int64)
-    runs = [
-        sums_of_keys(*population.joined(order_a[edges_a[i] : edges_a[i + 1]], order_b[edges_b[i] : edges_b[i + 1]]))
-        for i in range(max(1, round(max(shares) * RUNS)))
-    ]
+    runs = []
+    for i in range(max(1, round(max(shares) * RUNS))):
+        left, right = population.joined(order_a[edges_a[i] : edges_a[i + 1]], order_b[edges_b[i] : edges_b[i + 1]])
+        sums = sums_of_keys(left, right)
+        runs.append(widened(sums, left, right) if wide else sums)
     reports: list[Totals] = []
     for share in shares:
         count = max(1, round(share * RUNS))
@@ -234,16 +238,16 @@ def _stratum_run(
     """A's rows come in an order that does not depend on B's: given any choice of keys by B's rows the estimate stays unbiased."""
     first = _rows_read(population, shares[0])[1]
     counts = np.bincount(population.keys_b[order_b[:first]], minlength=population.keys)
-    hot = np.zeros(population.keys, np.int64)
-    hot[np.argsort(-counts, kind="stable")[: max(1, population.keys // 100)]] = 1
+    heavy = np.zeros(population.keys, np.int64)
+    heavy[np.argsort(-counts, kind="stable")[: max(1, population.keys // 100)]] = 1
     place_a = _places(order_a)
     reports: list[Totals] = []
     for share in shares:
         n, m = _rows_read(population, share)
-        in_a = np.flatnonzero((place_a < n) | (hot[population.keys_a] == 1))
+        in_a = np.flatnonzero((place_a < n) | (heavy[population.keys_a] == 1))
         left, right = population.joined(in_a, order_b[:m])
         rows_a, rows_b = np.array([n, population.of_a]), np.array([m, m])
-        sums = by_partition(sums_of_keys(left, right, hot, 2))
+        sums = by_partition(sums_of_keys(left, right, heavy, 2))
         reports.append(staggered(sums, rows_a, rows_b, population.of_a, population.of_b))
     return reports
 

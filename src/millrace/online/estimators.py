@@ -75,7 +75,7 @@ def rectangle(sums: Sums, n: int, m: int, of_a: int, of_b: int) -> Totals:
     """
     _check_rows(n, of_a, "A")
     _check_rows(m, of_b, "B")
-    value, covariance = _rectangles(sums, *(np.int64(count) for count in (n, m, of_a, of_b)))
+    value, covariance = _rectangles(sums, n, m, of_a, of_b)
     return Totals(value, covariance, sums.pairs, exact=n == of_a and m == of_b)
 
 
@@ -226,7 +226,8 @@ def staggered(sums: Sums, rows_a: Int64Array, rows_b: Int64Array, of_a: int, of_
     scale = 1 / (p * r)
     each = sums.t * scale[:, None, None]
     left_a, left_b, square = ((column[:, None, None, None]) for column in (1 - p, 1 - r, scale**2))
-    own = ((left_a * sums.sx + left_b * sums.sy - left_a * left_b * sums.q) * square).sum(axis=0)
+    inner = _times(left_a, sums.sx) + _times(left_b, sums.sy) - _times(left_a * left_b, sums.q)
+    own = (inner * square).sum(axis=0)
     covariance = own - _centre(each, (1 - p) / p, of_a) - _centre(each, (1 - r) / r, of_b)
     return Totals(each.sum(axis=0), covariance, pairs)
 

@@ -1,20 +1,20 @@
 """Heavy tails: what to do when few rows bring most of the variance.
 
-In a key/foreign-key join with hot keys the row of A with the hottest key has been read or it has not: a coin toss. While it has not
-been read, the estimate is too low, and so is V^, which has not seen it either. But B's rows show the hot keys whether or not their row
+In a key/foreign-key join with heavy keys the row of A with the heaviest key has been read or it has not: a coin toss. While it has not
+been read, the estimate is too low, and so is V^, which has not seen it either. But B's rows show the heavy keys whether or not their row
 of A has been read. So SX = sum over keys of U2 V^2 is replaced by
 
-    SX~ = sum over keys of (mean of U2 over keys about as hot) V^2                  all keys of B, whether or not they have met A
+    SX~ = sum over keys of (mean of U2 over keys about as heavy) V^2                  all keys of B, whether or not they have met A
 
-and SY likewise. Keys of B are sorted by heat, V^2, and cut into bins that hold at least `ROWS_PER_BIN` rows of A: with one row of A for
-a key that makes bins of many keys; a key that is hot in A too has rows enough to be a bin of its own, and then SX~ is SX. T^ does
+and SY likewise. Keys of B are sorted by weight, V^2, and cut into bins that hold at least `ROWS_PER_BIN` rows of A: with one row of A for
+a key that makes bins of many keys; a key that is heavy in A too has rows enough to be a bin of its own, and then SX~ is SX. T^ does
 not change. V^ becomes far steadier, and about right on average.
 
-The price: a hot key of B that has no row in A at all widens intervals until A has been read. At that time nobody can know that it has
-none; `hot_key_note` says so. Reading the rows of A with the hottest keys first ends that doubt: then they are a partition of their own
+The price: a heavy key of B that has no row in A at all widens intervals until A has been read. At that time nobody can know that it has
+none; `heavy_key_note` says so. Reading the rows of A with the heaviest keys first ends that doubt: then they are a partition of their own
 with p = 1 in `estimators.staggered`.
 
-A join need not keep all keys for this: `widened` also takes the moments of the hottest ones only, as the first rows show them.
+A join need not keep all keys for this: `widened` also takes the moments of the heaviest ones only, as the first rows show them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def widened(
     share_a: FloatArray | None = None,
     share_b: FloatArray | None = None,
 ) -> Sums:
-    """The sums with SX~ and SY~ for the keys whose moments are given, all keys or the hottest, matched or not.
+    """The sums with SX~ and SY~ for the keys whose moments are given, all keys or the heaviest, matched or not.
 
     `group`: of each cell, as for `sums_of_keys`; with groups by a column of A, the keys of B are in a cell of every group, and the
     other way round. Hash partitions are such groups, too. `pool`: cells whose bins are formed together, if not all of them: the
@@ -66,8 +66,8 @@ def _smoothed(
     if not len(there):
         return total
     v = other.first[there] / share_other[there, None]
-    heat = (v**2 / np.maximum((v**2).sum(axis=0), np.finfo(np.float64).tiny)).sum(axis=1)
-    order = there[np.lexsort((-heat, pool[there]))]
+    weight = (v**2 / np.maximum((v**2).sum(axis=0), np.finfo(np.float64).tiny)).sum(axis=1)
+    order = there[np.lexsort((-weight, pool[there]))]
     cell_bin = _bins(one.rows[order], pool[order])
     bins = int(cell_bin[-1]) + 1
     mean = _totals(one.second[order].reshape(len(order), -1), cell_bin, bins)
@@ -78,7 +78,7 @@ def _smoothed(
 
 
 def _bins(rows: Int64Array, pool: Int64Array) -> Int64Array:
-    """Bin numbers of cells sorted by pool and heat: a new bin starts with a pool, or once `ROWS_PER_BIN` rows have come since the
+    """Bin numbers of cells sorted by pool and weight: a new bin starts with a pool, or once `ROWS_PER_BIN` rows have come since the
     last one; what is left over at the end of a pool goes with the bin before."""
     before = np.cumsum(rows) - rows
     starts = np.flatnonzero(np.concatenate(([True], pool[1:] != pool[:-1])))
@@ -124,8 +124,8 @@ def largest_row(left: KeyMoments, right: KeyMoments, share_a: float, share_b: fl
     return largest / (share_a * share_b) ** 2
 
 
-def hot_key_note(narrow: Totals, wide: Totals) -> str | None:
-    """A warning where hot keys that have not met yet make intervals much wider; None where they do not."""
+def heavy_key_note(narrow: Totals, wide: Totals) -> str | None:
+    """A warning where heavy keys that have not met yet make intervals much wider; None where they do not."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = wide.variance / narrow.variance
     known = ratios[np.isfinite(ratios)]
