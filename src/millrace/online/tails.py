@@ -78,14 +78,14 @@ def _smoothed(
 
 
 def _bins(rows: Int64Array, pool: Int64Array) -> Int64Array:
-    """Bin numbers of cells sorted by pool and weight: a new bin starts with a pool, or once `ROWS_PER_BIN` rows have come since the
-    last one; what is left over at the end of a pool goes with the bin before."""
+    """Bin numbers of cells sorted by pool and weight: a new bin starts with a pool, and after every `ROWS_PER_BIN` rows or more.
+
+    The lightest cells of a pool, after its last full bin, are a bin with fewer rows: they bring little.
+    """
     before = np.cumsum(rows) - rows
     starts = np.flatnonzero(np.concatenate(([True], pool[1:] != pool[:-1])))
-    lengths = np.diff(np.append(starts, len(pool)))
-    since = before - np.repeat(before[starts], lengths)
-    in_pool = np.repeat(np.add.reduceat(rows, starts), lengths)
-    step = np.minimum(since // ROWS_PER_BIN, np.maximum(in_pool // ROWS_PER_BIN - 1, 0))
+    since = before - np.repeat(before[starts], np.diff(np.append(starts, len(pool))))
+    step = since // ROWS_PER_BIN
     new = np.concatenate(([True], (step[1:] != step[:-1]) | (pool[1:] != pool[:-1])))
     numbers: Int64Array = np.cumsum(new) - 1
     return numbers
