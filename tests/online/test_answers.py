@@ -37,7 +37,9 @@ class Pieces:
 
 
 def _sums(matches: int, rows: int = 8) -> Sums:
-    return sums_of_matches(RANDOM.integers(0, rows, matches), RANDOM.integers(0, rows, matches), RANDOM.gamma(2.0, size=matches))
+    return sums_of_matches(
+        RANDOM.integers(0, rows, matches), RANDOM.integers(0, rows, matches), RANDOM.gamma(2.0, size=matches)
+    )
 
 
 def _two() -> Sums:

@@ -14,9 +14,9 @@ from millrace.online.intervals import IntervalRule
 from millrace.online.populations import Population, foreign_key, many_to_many, one_to_one_lognormal
 
 LIGHT = {
-    "one-to-one": lambda: one_to_one_lognormal(4000),
-    "foreign-key": lambda: foreign_key(0.0, keys=1000, rows=4000),
-    "many-to-many": lambda: many_to_many(keys=200, rows=3000),
+    "one-to-one": lambda: one_to_one_lognormal(2000),
+    "foreign-key": lambda: foreign_key(0.0, keys=500, rows=2000),
+    "many-to-many": lambda: many_to_many(keys=150, rows=1500),
 }
 CASES = [
     ("rectangle", (0.25, 0.5, 0.8)),
@@ -38,10 +38,12 @@ def _assert_as_promised(result: Coverage) -> None:
             assert abs(row.variance_ratio - 1) <= 0.05 + 3 * math.sqrt(2 / result.reshuffles), row
 
 
-@pytest.mark.parametrize("population", list(LIGHT))
-@pytest.mark.parametrize(("scheme", "shares"), CASES)
-def test_intervals_of_sums_cover_as_promised(population: str, scheme: str, shares: tuple[float, ...]) -> None:
-    _assert_as_promised(measure(LIGHT[population](), scheme, shares=shares, reshuffles=300, seed=5))
+@pytest.mark.parametrize(
+    ("population", "case"), [("one-to-one", 0), ("foreign-key", 1), ("many-to-many", 2), ("foreign-key", 3)]
+)
+def test_intervals_of_sums_cover_as_promised(population: str, case: int) -> None:
+    scheme, shares = CASES[case]
+    _assert_as_promised(measure(LIGHT[population](), scheme, shares=shares, reshuffles=200, seed=5))
 
 
 @pytest.mark.slow
@@ -58,26 +60,26 @@ def test_over_thousands_of_reshuffles_intervals_cover_as_promised(
 
 
 def test_intervals_for_all_looks_hold_together_in_most_runs() -> None:
-    shares = tuple(np.geomspace(0.1, 0.9, 15))
-    population = many_to_many(keys=200, rows=2000)
-    each = measure(population, shares=shares, reshuffles=300, seed=7)
+    shares = tuple(np.geomspace(0.1, 0.9, 10))
+    population = many_to_many(keys=100, rows=1000)
+    each = measure(population, shares=shares, reshuffles=200, seed=7)
     # V goes as (1-p)/p: from 9 to 1/9
-    always = measure(population, shares=shares, reshuffles=300, seed=7, rule=IntervalRule(interval="always", span=math.log(81)))
+    always = measure(population, shares=shares, reshuffles=200, seed=7, rule=IntervalRule(interval="always", span=math.log(81)))
     assert each.together < 0.9
     assert always.together > 0.92
 
 
 def test_heavy_keys_on_one_side_are_covered_better_with_the_wide_variance() -> None:
-    population = foreign_key(0.8, keys=1000, rows=5000)
-    plain = measure(population, reshuffles=400, shares=(0.1, 0.2), wide=False, seed=8)
-    wide = measure(population, reshuffles=400, shares=(0.1, 0.2), wide=True, seed=8)
+    population = foreign_key(0.8, keys=500, rows=2500)
+    plain = measure(population, reshuffles=300, shares=(0.2, 0.4), wide=False, seed=8)
+    wide = measure(population, reshuffles=300, shares=(0.2, 0.4), wide=True, seed=8)
     for before, after in zip(plain.rows, wide.rows, strict=True):
         assert after.coverage > before.coverage
         assert after.coverage > 0.93
 
 
 def test_heavy_keys_read_first_narrow_the_interval() -> None:
-    population = foreign_key(0.8, keys=1000, rows=5000)
+    population = foreign_key(0.8, keys=500, rows=2500)
     plain = measure(population, reshuffles=200, shares=(0.1, 0.2), seed=9)
     first = measure(population, "stratum", reshuffles=200, shares=(0.1, 0.2), seed=9)
     for before, after in zip(plain.rows, first.rows, strict=True):

@@ -34,7 +34,8 @@ def _limits(point: Point, rule: IntervalRule) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    ("degrees", "expected"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (7, 2.3646), (30, 2.0423), (1000, 1.9623), (math.inf, 1.95996)]
+    ("degrees", "expected"),
+    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (7, 2.3646), (30, 2.0423), (1000, 1.9623), (math.inf, 1.95996)],
 )
 def test_students_quantiles_are_those_of_the_table(degrees: float, expected: float) -> None:
     assert float(student_quantile(normal_quantile(0.95), degrees)) == pytest.approx(expected, abs=2e-4)
@@ -47,7 +48,9 @@ def test_students_quantile_has_the_tail_that_was_asked_for() -> None:
         assert incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t)) == pytest.approx(0.01, rel=1e-6)
 
 
-@pytest.mark.parametrize(("span", "z"), [(1, 2.42), (2, 2.62), (4, 2.83), (6, 2.97), (8, 3.08), (10, 3.13), (3, 2.725), (99, 3.13)])
+@pytest.mark.parametrize(
+    ("span", "z"), [(1, 2.42), (2, 2.62), (4, 2.83), (6, 2.97), (8, 3.08), (10, 3.13), (3, 2.725), (99, 3.13)]
+)
 def test_z_for_all_looks_is_that_of_the_table_and_capped(span: float, z: float) -> None:
     assert always_quantile(0.95, span) == pytest.approx(z)
 

@@ -20,7 +20,7 @@ from millrace.online.models import (
     sms,
 )
 
-EQUAL = Setting(pages_a=10_000, pages_b=30_000, memory_pages=500, read_input_seconds=2.0, write_temporary_seconds=2.0, read_temporary_seconds=2.0)  # fmt: skip
+EQUAL = Setting(10_000, 30_000, 500, 2.0, 2.0, 2.0)
 C = EQUAL.common_rate / 2.0
 # 10 GB x 10 GB, 500 MB, in pages of 1 MB; input and temporary data on disks
 PAPER = Setting(10_000, 10_000, 500, 13.687e-3, 13.757e-3, 25.515e-3)

@@ -41,7 +41,9 @@ def test_sums_are_what_their_definitions_say() -> None:
 
 @given(sides, sides)
 @settings(max_examples=150, deadline=None)
-def test_moments_per_key_give_the_sums_of_the_matches(rows_a: list[tuple[int, int, int]], rows_b: list[tuple[int, int, int]]) -> None:
+def test_moments_per_key_give_the_sums_of_the_matches(
+    rows_a: list[tuple[int, int, int]], rows_b: list[tuple[int, int, int]]
+) -> None:
     keys_a, u, _ = _columns(rows_a)
     keys_b, v, _ = _columns(rows_b)
     a, b = _matches(keys_a, keys_b)
@@ -51,7 +53,9 @@ def test_moments_per_key_give_the_sums_of_the_matches(rows_a: list[tuple[int, in
 
 @given(sides, sides)
 @settings(max_examples=100, deadline=None)
-def test_groups_of_one_side_are_cells_of_key_and_group(rows_a: list[tuple[int, int, int]], rows_b: list[tuple[int, int, int]]) -> None:
+def test_groups_of_one_side_are_cells_of_key_and_group(
+    rows_a: list[tuple[int, int, int]], rows_b: list[tuple[int, int, int]]
+) -> None:
     keys_a, u, group = _columns(rows_a)
     keys_b, v, _ = _columns(rows_b)
     a, b = _matches(keys_a, keys_b)

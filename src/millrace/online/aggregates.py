@@ -1,7 +1,7 @@
 """SUM, COUNT, AVG, VAR and STDDEV, by SQL's names, as smooth functions of estimated totals.
 
-Keep the functions 1, v - pilot and (v - pilot)^2 of the pairs that count, in this order; `pilot` is any guess at the mean, from the
-first rows, and saves digits. With c, s, ss their estimated totals and S their covariance matrix:
+Keep the functions 1, v - pilot and (v - pilot)^2 of the pairs that count, in this order; `pilot` is any guess at the mean,
+from the first rows, and saves digits. With c, s, ss their estimated totals and S their covariance matrix:
 
     COUNT = c           SUM = s + pilot c           AVG = pilot + s/c
     VAR_POP = ss/c - (s/c)^2                        VAR_SAMP = VAR_POP c/(c-1)          STDDEV_x = sqrt(VAR_x)
@@ -46,8 +46,7 @@ def known(name: str) -> Aggregate:
     >>> known("stddev")
     'STDDEV_SAMP'
     """
-    upper = name.upper() if isinstance(name, str) else ""
-    upper = _SAME_AS.get(upper, upper)
+    upper = _SAME_AS.get(name.upper(), name.upper())
     if upper not in AGGREGATES:
         raise ParameterError(refusal(upper) or f"there is no aggregate {name!r}; use one of {', '.join(AGGREGATES)}")
     return upper  # type: ignore[return-value]
@@ -60,8 +59,8 @@ def refusal(name: str) -> str | None:
         return f"{upper} cannot be estimated from a sample: the rows not yet read may hold any value. Run the join to its end."
     if "DISTINCT" in upper:
         return (
-            f"{upper} cannot be estimated from a sample of the join: how many more values the rows not yet read hold is unknown. "
-            "Run the join to its end, or group by the column instead."
+            f"{upper} cannot be estimated from a sample of the join: how many more values the rows not yet read hold is "
+            "unknown. Run the join to its end, or group by the column instead."
         )
     return None
 

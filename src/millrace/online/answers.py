@@ -1,9 +1,9 @@
 """From the pieces that a join has joined to estimated totals: the formula that fits each kind of piece.
 
-    partitions   staggered while input is read, then finishing           PR-Join
-    samples      sample_of_parts                                         GRACE, the end of Hash Ripple
-    rectangles   region                                                  Ripple, Hash Ripple, SMS, DBO
-    counts       none: what is covered depends on the data               RPJ, XJoin, HMJ
+partitions   staggered while input is read, then finishing           PR-Join
+samples      sample_of_parts                                         GRACE, the end of Hash Ripple
+rectangles   region                                                  Ripple, Hash Ripple, SMS, DBO
+counts       none: what is covered depends on the data               RPJ, XJoin, HMJ
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Pieces(Protocol):
 
 
 def totals_of(pieces: Pieces, of_a: int, of_b: int, *, input_ended: bool, done: bool = False) -> Totals | None:
-    """Estimated totals of `of_a` by `of_b` rows; None where a join's pieces are no random sample. `done`: they hold the answer."""
+    """Estimated totals of `of_a` by `of_b` rows; None where pieces are no random sample. `done`: they hold the answer."""
     sums = Sums(pieces.t, pieces.sx, pieces.sy, pieces.q, pieces.pairs)
     if done:
         return exactly(_added(sums)) + exactly(pieces.certain)

@@ -6,10 +6,10 @@ A simulated run keeps only accumulators, so that a reshuffle takes milliseconds.
     staggered     PR-Join while input is read, 16 partitions joined in turn as the input grows by half
     finishing     PR-Join's third phase, from where the input ended
     region        runs of an eighth of the input each: SMS
-    stratum       rectangle, but the rows of A with the heaviest hundredth of the keys, as B's first rows show them, are read first
+    stratum       rectangle, but the rows of A with the heaviest hundredth of the keys, as B's first rows show them, come first
 
-`coverage` is the share of intervals that hold the true answer; `together` of runs in which all reports do; `at_stop` of the intervals
-at which a user would have stopped, the first with a small enough half-width.
+`coverage` is the share of intervals that hold the true answer; `together` of runs in which all reports do; `at_stop` of the
+intervals at which a user would have stopped, the first with a small enough half-width.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _region_run(
 def _stratum_run(
     population: Population, order_a: Int64Array, order_b: Int64Array, shares: Sequence[float], wide: bool
 ) -> list[Totals]:
-    """A's rows come in an order that does not depend on B's: given any choice of keys by B's rows the estimate stays unbiased."""
+    """A's order does not depend on B's: whatever keys B's rows choose, the estimate stays unbiased."""
     first = _rows_read(population, shares[0])[1]
     counts = np.bincount(population.keys_b[order_b[:first]], minlength=population.keys)
     heavy = np.zeros(population.keys, np.int64)

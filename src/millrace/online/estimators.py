@@ -32,7 +32,7 @@ Rows = int | npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Totals:
-    """Estimated totals of K functions for G groups. A covariance of NaN: none can be given yet; its diagonal may be negative early."""
+    """Estimated totals of K functions for G groups. A covariance of NaN: none can be given yet. Early it may be negative."""
 
     value: FloatArray  # (G, K)
     covariance: FloatArray  # (G, K, K)
@@ -200,7 +200,7 @@ def _region(sums: Sums, na: Int64Array, nb: Int64Array, cover: Shares, of_a: int
 
 
 def staggered(sums: Sums, rows_a: Int64Array, rows_b: Int64Array, of_a: int, of_b: int) -> Totals:
-    """Partitions by key, (P, G, K), each last joined when `rows_a[i]` and `rows_b[i]` rows had been read, all partitions together.
+    """Partitions by key, (P, G, K), each last joined when `rows_a[i]` and `rows_b[i]` rows had been read of all partitions.
 
         T^ = sum_i t_i/(p_i r_i)
         V^ = sum_i [(1-p_i) SX_i + (1-r_i) SY_i - (1-p_i)(1-r_i) Q_i]/(p_i r_i)^2
@@ -248,19 +248,29 @@ def smaller_of_two(each: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def staggered_blocks(
-    x: FloatArray, y: FloatArray, f: FloatArray, pairs: Int64Array, blocks_a: Int64Array, blocks_b: Int64Array, of_a: int, of_b: int
+    x: FloatArray,
+    y: FloatArray,
+    f: FloatArray,
+    pairs: Int64Array,
+    blocks_a: Int64Array,
+    blocks_b: Int64Array,
+    of_a: int,
+    of_b: int,
 ) -> Totals:
     """Partitions as in `staggered`, where whole blocks of rows came in random order. Blocks span partitions, so that
 
-        V^ = sum_ij (1 - max(p_i, p_j)) sum over blocks a of X_ai X_aj/(p_i r_i p_j r_j), the same over blocks b with Y, 1-max(r)
-             - (1 - max(p))(1 - max(r)) times the same over pairs of blocks with F, and the centre terms of `staggered`
+        V^ = sum_ij (1 - max(p_i, p_j)) sum over blocks a of X_ai X_aj/(p_i r_i p_j r_j)
+             + sum_ij (1 - max(r_i, r_j)) the same over blocks b with Y
+             - sum_ij (1 - max(p_i, p_j)) (1 - max(r_i, r_j)) the same over pairs of blocks with F, less the centre terms there
 
     x (blocks of A, P, K), y (blocks of B, P, K), f (pairs of blocks, P, K): totals per partition as joined, 0 where there is
     none. `blocks_a`, `blocks_b` (P,): blocks read when a partition was last joined, in the same order on both sides.
     """
     n, m = np.asarray(blocks_a, np.int64), np.asarray(blocks_b, np.int64)
     if not (x.ndim == y.ndim == f.ndim == 3 and x.shape[1:] == y.shape[1:] == f.shape[1:] and len(n) == len(m) == x.shape[1]):
-        raise ParameterError("blocks need totals of the same partitions and functions on both sides, and counts for each partition")
+        raise ParameterError(
+            "blocks need totals of the same partitions and functions on both sides, and counts for each partition"
+        )
     if len(n) == 0 or n.min() < 1 or m.min() < 1 or n.max() > of_a or m.max() > of_b:
         raise ParameterError(f"every partition needs 1 to {of_a} blocks of A and 1 to {of_b} of B")
     if not _same_order(n, m):

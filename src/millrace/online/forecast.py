@@ -14,8 +14,8 @@ from millrace.online.sums import FloatArray, Sums
 
 @dataclass(frozen=True)
 class Spread:
-    """Estimated sums of squares over whole tables, (G, K, K), or (P, G, K, K) by partition: SX* over rows of A, SY* over rows of B, Q*
-    over pairs. T* (G, K) or (P, G, K) are the totals they belong to."""
+    """Estimated sums of squares over whole tables, (G, K, K), or (P, G, K, K) by partition: SX* over rows of A, SY* over
+    rows of B, Q* over pairs. T* (G, K) or (P, G, K) are the totals they belong to."""
 
     sx: FloatArray
     sy: FloatArray
@@ -28,7 +28,7 @@ class Spread:
     def of(cls, sums: Sums, n: int, m: int, of_a: int, of_b: int) -> Spread:
         """From the sums of a rectangle: n of N rows of A with m of M rows of B.
 
-            Q* = Q/(pr)      SX* = (SX/p - r(1-r) Q*)/r^2      SY* = (SY/r - p(1-p) Q*)/p^2
+        Q* = Q/(pr)      SX* = (SX/p - r(1-r) Q*)/r^2      SY* = (SY/r - p(1-p) Q*)/p^2
         """
         if not (1 <= n <= of_a and 1 <= m <= of_b):
             raise ParameterError(f"a spread needs rows of both sides; got {n} of {of_a} and {m} of {of_b}")
@@ -41,7 +41,7 @@ class Spread:
     def covariance(self, rows_a: npt.ArrayLike, rows_b: npt.ArrayLike) -> FloatArray:
         """Of T^ when so many rows have been read, (G, K, K): one count, or one per partition.
 
-            qA SX* + qB SY* + qA qB Q* - centre terms,   qA = (1-p)/p, qB = (1-r)/r
+        qA SX* + qB SY* + qA qB Q* - centre terms,   qA = (1-p)/p, qB = (1-r)/r
         """
         p, r = np.asarray(rows_a, np.float64) / self.of_a, np.asarray(rows_b, np.float64) / self.of_b
         if (p <= 0).any() or (r <= 0).any() or (p > 1).any() or (r > 1).any():
@@ -50,7 +50,9 @@ class Spread:
         by_part = self.t.ndim == 3
         sx, sy, q, t = (array if by_part else array[None] for array in (self.sx, self.sy, self.q, self.t))
         if not len(odds_a) == len(odds_b) == len(t):
-            raise ParameterError(f"a spread of {len(t)} parts needs as many counts of rows; got {len(odds_a)} and {len(odds_b)}")
+            raise ParameterError(
+                f"a spread of {len(t)} parts needs as many counts of rows; got {len(odds_a)} and {len(odds_b)}"
+            )
         a, b = odds_a[:, None, None, None], odds_b[:, None, None, None]
         own: FloatArray = (a * sx + b * sy + a * b * q).sum(axis=0)
         for odds, rows in ((odds_a, self.of_a), (odds_b, self.of_b)):

@@ -30,7 +30,7 @@ NO_VARIANCE = "too few rows for an interval; read on"
 HEAVY_TAIL = "one row brings {share:.0%} of the variance: the interval may be too narrow until more is read"
 
 UNREPRESENTATIVE = {
-    "rpj": "RPJ keeps in memory the rows that are likely to match, so what it has joined so far is no random sample of the join",
+    "rpj": "RPJ keeps in memory the rows that are likely to match, so what it has joined so far is no random sample",
     "xjoin": "XJoin joins what happens to be in memory or in a chosen bucket, so what it has joined so far is no random sample",
     "hmj": "Hash-Merge Join flushes and merges the buckets it finds best, so what it has joined so far is no random sample",
 }
@@ -115,9 +115,9 @@ class Estimates:
 class IntervalRule:
     """How intervals are made. Fix it when a run starts.
 
-    `scale`: "plain" is value ± z sd; "log" is value x exp(± z sd/value), for counts and for sums of values above 0; "auto" takes
-    "log" for COUNT, and for SUM where `positive` says that no value is negative. `together`: all groups hold at once (Bonferroni).
-    `span`: for "always", ln(V_first/V_last) that the run will show.
+    `scale`: "plain" is value ± z sd; "log" is value x exp(± z sd/value), for counts and for sums of values above 0; "auto"
+    takes "log" for COUNT, and for SUM where `positive` says that no value is negative. `together`: all groups hold at once
+    (Bonferroni). `span`: for "always", ln(V_first/V_last) that the run will show.
     """
 
     confidence: float = 0.95
@@ -151,12 +151,10 @@ class IntervalRule:
         return self.scale == "log" and (aggregate == "COUNT" or (aggregate == "SUM" and self.positive))
 
 
-def intervals(
-    point: Point, rule: IntervalRule, *, largest: FloatArray | None = None, notes: tuple[str, ...] = ()
-) -> Estimates:
+def intervals(point: Point, rule: IntervalRule, *, largest: FloatArray | None = None, notes: tuple[str, ...] = ()) -> Estimates:
     """Intervals of one aggregate for all groups.
 
-    `largest`: what the largest row adds to the variance, (G,) (`tails.largest_row`). `notes`: warnings that hold for all groups.
+    `largest`: what the largest row adds to the variance, (G,) (`tails.largest_row`). `notes`: warnings for all groups.
     """
     variance = point.variance
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -198,7 +196,8 @@ def check_order(rows: Totals, blocks: Totals, blocks_read: int) -> OrderCheck:
     """Compare the row-level with the block-level variance of the same totals, on the first batches.
 
     With d blocks the block-level variance itself is off by about sqrt(2/(d-1)) of itself; what lies more than two of these
-    above the row-level one is taken as a sign that neighbours resemble each other. Fewer than 5 blocks cannot tell: blocks it is.
+    above the row-level one is taken as a sign that neighbours resemble each other. Fewer than 5 blocks cannot tell; then
+    blocks count.
     """
     if blocks_read < 1:
         raise ParameterError(f"at least one block must have been read to check the order; got {blocks_read}")

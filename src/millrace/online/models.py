@@ -1,4 +1,4 @@
-"""The analytical models of "PR-Join: a non-blocking join achieving higher early result rate with statistical guarantees" (SIGMOD 2010).
+"""The analytical models of Chen, Gibbons and Nath, "PR-Join" (SIGMOD 2010): I/O times and early result rates.
 
 I/O time only. Two inputs are read together, at speeds in proportion to their sizes; no skew; the join's output costs nothing.
 
@@ -8,8 +8,8 @@ I/O time only. Two inputs are read together, at speeds in proportion to their si
     a, b    pages of A and B when memory is first full: A M/((A+B) F), B M/((A+B) F); a + b = M/F
     S       A B M/((A+B)^2 F) = ab/(a+b): what all early rates have in common
 
-A result rate is newly covered area (pages x pages) x density per second of I/O; times the selectivity per page pair it is matches per
-second. With T_ri = T_wt = T_rt = T, c = S/T is the rate of the symmetric hash join in memory.
+A result rate is newly covered area (pages x pages) x density per second of I/O; times the selectivity per page pair it is
+matches per second. With T_ri = T_wt = T_rt = T, c = S/T is the rate of the symmetric hash join in memory.
 """
 
 from __future__ import annotations
@@ -152,7 +152,10 @@ def ripple(s: Setting) -> Model:
 
 
 def hash_ripple(s: Setting) -> Model:
-    """Equations 4 and 5. New rows of A meet the b pages of B in memory: S/(T_ri+T_wt). Total: (A+B) T_ri + (A+B-b)(T_wt+T_rt)."""
+    """Equations 4 and 5. New rows of A meet the b pages of B in memory: S/(T_ri+T_wt).
+
+    Total: (A+B) T_ri + (A+B-b)(T_wt+T_rt).
+    """
     if s.fits:
         return _in_memory("hash_ripple", s)
     read, write, again = s.read_input_seconds, s.write_temporary_seconds, s.read_temporary_seconds
@@ -193,7 +196,7 @@ def _sorted_runs(name: str, s: Setting, overlaps: int) -> Model:
 
 
 def prjoin_rate(s: Setting, mu: float, nu: float) -> float:
-    """Equation 10: S mu (nu^2 + 2 nu)/(nu (T_ri+T_wt+T_rt) + (1 - 1/mu) T_rt): a ripple that widens what was mu a by mu b by nu.
+    """Equation 10: S mu (nu^2 + 2 nu)/(nu (T_ri+T_wt+T_rt) + (1 - 1/mu) T_rt): a ripple from mu a by mu b pages, wider by nu.
 
     What was joined before in memory (mu = 1) need not be read again.
     """
@@ -211,9 +214,9 @@ def prjoin_step(gamma: float, j: int, place: float) -> tuple[float, float]:
 def prjoin(s: Setting, gamma: float = 1.0, stop: bool = True, partitions: int = 16) -> Model:
     """Equations 10 to 13. Partition i of n is joined for the j-th time when (a+b)(1+gamma)^(j+i/n) pages have been read.
 
-    With the stop constraint only while (a+b)/n (1+gamma)^(j+1+i/n) is at most what the partition will hold: temporary storage is
-    then read at most (1+1/gamma) times, and the total is at most (A+B)(T_ri+T_wt+(1+1/gamma) T_rt). Without it, while input
-    comes. The third phase reads every partition once more and joins what is left.
+    With the stop constraint only while (a+b)/n (1+gamma)^(j+1+i/n) is at most what the partition will hold: temporary storage
+    is then read at most (1+1/gamma) times, and the total is at most (A+B)(T_ri+T_wt+(1+1/gamma) T_rt). Without it, while
+    input comes. The third phase reads every partition once more and joins what is left.
     """
     _check_gamma(gamma, partitions)
     if s.fits:

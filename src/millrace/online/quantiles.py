@@ -21,7 +21,7 @@ LARGEST_SPAN = _SPANS[-1]
 
 
 def check_confidence(confidence: float) -> float:
-    if not (isinstance(confidence, float) and 0.5 <= confidence < 1.0):
+    if not 0.5 <= confidence < 1.0:
         raise ParameterError(f"confidence must be a share from 0.5 to below 1, such as 0.95; got {confidence!r}")
     return confidence
 
@@ -38,8 +38,8 @@ def normal_quantile(confidence: float) -> float:
 def always_quantile(confidence: float, span: float) -> float:
     """z for all looks of one run together, to be fixed at the start for the span L = ln(V_first/V_last) that it will show.
 
-    Between the tabled spans z is interpolated; V ends at 0, so spans above 10 are taken as 10. For confidences other than 95 % the
-    table is carried over by the chance that |W(s)|/sqrt(s) passes z anywhere while ln s grows by L (Siegmund 1985):
+    Between the tabled spans z is interpolated; V ends at 0, so spans above 10 are taken as 10. For confidences other than 95 %
+    the table is carried over by the chance that |W(s)|/sqrt(s) passes z anywhere while ln s grows by L (Siegmund 1985):
     (z - 1/z) phi(z) L + 4 phi(z)/z.
 
     >>> always_quantile(0.95, 4.0), always_quantile(0.95, 50.0)

@@ -1,18 +1,18 @@
 """Heavy tails: what to do when few rows bring most of the variance.
 
-In a key/foreign-key join with heavy keys the row of A with the heaviest key has been read or it has not: a coin toss. While it has not
-been read, the estimate is too low, and so is V^, which has not seen it either. But B's rows show the heavy keys whether or not their row
-of A has been read. So SX = sum over keys of U2 V^2 is replaced by
+In a key/foreign-key join with heavy keys the row of A with the heaviest key has been read or it has not: a coin toss. While it
+has not been read, the estimate is too low, and so is V^, which has not seen it either. But B's rows show the heavy keys whether
+or not their row of A has been read. So SX = sum over keys of U2 V^2 is replaced by
 
-    SX~ = sum over keys of (mean of U2 over keys about as heavy) V^2                  all keys of B, whether or not they have met A
+    SX~ = sum over keys of (mean of U2 over keys about as heavy) V^2            all keys of B, whether or not they have met A
 
-and SY likewise. Keys of B are sorted by weight, V^2, and cut into bins that hold at least `ROWS_PER_BIN` rows of A: with one row of A for
-a key that makes bins of many keys; a key that is heavy in A too has rows enough to be a bin of its own, and then SX~ is SX. T^ does
-not change. V^ becomes far steadier, and about right on average.
+and SY likewise. Keys of B are sorted by weight, V^2, and cut into bins that hold at least `ROWS_PER_BIN` rows of A: with one
+row of A for a key that makes bins of many keys; a key that is heavy in A too has rows enough to be a bin of its own, and then
+SX~ is SX. T^ does not change. V^ becomes far steadier, and about right on average.
 
-The price: a heavy key of B that has no row in A at all widens intervals until A has been read. At that time nobody can know that it has
-none; `heavy_key_note` says so. Reading the rows of A with the heaviest keys first ends that doubt: then they are a partition of their own
-with p = 1 in `estimators.staggered`.
+The price: a heavy key of B that has no row in A at all widens intervals until A has been read. At that time nobody can know
+that it has none; `heavy_key_note` says so. Reading the rows of A with the heaviest keys first ends that doubt: then they are a
+partition of their own with p = 1 in `estimators.staggered`.
 
 A join need not keep all keys for this: `widened` also takes the moments of the heaviest ones only, as the first rows show them.
 """
@@ -42,9 +42,9 @@ def widened(
 ) -> Sums:
     """The sums with SX~ and SY~ for the keys whose moments are given, all keys or the heaviest, matched or not.
 
-    `group`: of each cell, as for `sums_of_keys`; with groups by a column of A, the keys of B are in a cell of every group, and the
-    other way round. Hash partitions are such groups, too. `pool`: cells whose bins are formed together, if not all of them: the
-    groups of GROUP BY. `share_a`, `share_b`: what share of the rows had been read, where that differs between cells.
+    `group`: of each cell, as for `sums_of_keys`; with groups by a column of A, the keys of B are in a cell of every group, and
+    the other way round. Hash partitions are such groups, too. `pool`: cells whose bins are formed together, if not all of
+    them: the groups of GROUP BY. `share_a`, `share_b`: what share of the rows had been read, where that differs between cells.
     """
     groups = sums.groups
     at = _numbers(group, len(left.rows))
@@ -57,7 +57,13 @@ def widened(
 
 
 def _smoothed(
-    one: KeyMoments, other: KeyMoments, share_one: FloatArray, share_other: FloatArray, pool: Int64Array, group: Int64Array, groups: int
+    one: KeyMoments,
+    other: KeyMoments,
+    share_one: FloatArray,
+    share_other: FloatArray,
+    pool: Int64Array,
+    group: Int64Array,
+    groups: int,
 ) -> FloatArray:
     """sum over cells of (mean second moment of `one` in the cell's bin) x V V' of `other`, by group."""
     functions = one.first.shape[1]
@@ -78,7 +84,7 @@ def _smoothed(
 
 
 def _bins(rows: Int64Array, pool: Int64Array) -> Int64Array:
-    """Bin numbers of cells sorted by pool and weight: a new bin starts with a pool, and after every `ROWS_PER_BIN` rows or more.
+    """Bin numbers of cells sorted by pool and weight: a new bin starts with a pool, and after `ROWS_PER_BIN` rows or more.
 
     The lightest cells of a pool, after its last full bin, are a bin with fewer rows: they bring little.
     """
@@ -113,8 +119,8 @@ def by_partition(sums: Sums) -> Sums:
 
 
 def largest_row(left: KeyMoments, right: KeyMoments, share_a: float, share_b: float) -> FloatArray:
-    """What the one row that brings most adds to V^, (K,): the larger of (1-p) X^2 and (1-r) Y^2, over (pr)^2. One group; rows of
-    one key are taken to be alike."""
+    """What the one row that brings most adds to V^, (K,): the larger of (1-p) X^2 and (1-r) Y^2, over (pr)^2. One group; rows
+    of one key are taken to be alike."""
     if not (0 < share_a <= 1 and 0 < share_b <= 1):
         raise ParameterError(f"shares of rows read go from above 0 to 1; got {share_a!r} and {share_b!r}")
     largest = np.zeros(left.first.shape[1])
@@ -132,6 +138,6 @@ def heavy_key_note(narrow: Totals, wide: Totals) -> str | None:
     if not len(known) or np.median(known) < MUCH_WIDER:
         return None
     return (
-        "keys that are frequent on one side have not met a row of the other yet: intervals allow for it. If such a key is known to "
-        "have no partner, filter it out for narrower ones"
+        "keys that are frequent on one side have not met a row of the other yet: intervals allow for it. If such a key is "
+        "known to have no partner, filter it out for narrower ones"
     )
