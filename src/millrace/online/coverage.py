@@ -61,6 +61,7 @@ class Coverage:
     rows: tuple[Row, ...]
     together: float
     at_stop: float  # NaN: no run would have stopped
+    stopped: float  # share of runs that would have stopped at one of the reports
 
     @property
     def three_errors(self) -> float:
@@ -140,7 +141,7 @@ def _summary(
     first = narrow.argmax(axis=1)
     at_stop = float(held[np.flatnonzero(stopped), first[stopped]].mean()) if stopped.any() else math.nan
     together = float((held | ~made).all(axis=1).mean())
-    return Coverage(population.name, scheme, name, len(value), tuple(rows), together, at_stop)
+    return Coverage(population.name, scheme, name, len(value), tuple(rows), together, at_stop, float(stopped.mean()))
 
 
 def _rows_read(population: Population, share: float) -> tuple[int, int]:
