@@ -248,8 +248,10 @@ def _stratum_run(
         in_a = np.flatnonzero((place_a < n) | (heavy[population.keys_a] == 1))
         left, right = population.joined(in_a, order_b[:m])
         rows_a, rows_b = np.array([n, population.of_a]), np.array([m, m])
-        sums = by_partition(sums_of_keys(left, right, heavy, 2))
-        reports.append(staggered(sums, rows_a, rows_b, population.of_a, population.of_b))
+        sums = sums_of_keys(left, right, heavy, 2)
+        if wide:
+            sums = widened(sums, left, right, heavy, pool=heavy)
+        reports.append(staggered(by_partition(sums), rows_a, rows_b, population.of_a, population.of_b))
     return reports
 
 
