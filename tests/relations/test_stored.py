@@ -155,6 +155,26 @@ def test_a_damaged_page_is_named_and_never_read_as_a_miss(table: Path, tmp_path:
             assert _open(folder, mode).read(page, 1).rows > 0
 
 
+def test_pages_in_place_are_checked_ahead_and_a_damaged_one_is_left_for_whoever_needs_it(table: Path, tmp_path: Path) -> None:
+    copy = _copy(table, tmp_path / "copy")
+    relation = _open(copy, "mmap")
+    last = relation.pages - 1
+    file = relation._paths[int(relation._shard[last])]
+    relation.close()
+    with file.open("r+b") as opened:
+        opened.seek(int(relation.offsets[last]))
+        byte = opened.read(1)
+        opened.seek(int(relation.offsets[last]))
+        opened.write(bytes([byte[0] ^ 1]))
+    relation = _open(copy, "mmap")
+    relation.touch(np.arange(last // 2 + 1))
+    assert relation.reads == last // 2 + 1
+    assert relation._checked[:last].all()
+    assert not relation._checked[last]
+    with pytest.raises(DamagedTableError, match="is damaged"):
+        relation.touch(np.array([last]))
+
+
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_shards_that_changed_places_are_damaged(tmp_path: Path, mode: ReadMode) -> None:
     rows = pa.table({"id": range(2000), "v": range(2000)})

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +139,7 @@ class StoredRelation:
             self.disk_index = StoredKeyIndex(self._folder, version.key_index, mode)
         self.read_seconds = 0.0
         self.bytes_read = 0
+        self._ahead = 0  # pages before this one have been looked at, in place
         self.reads = 0
         self._buffer: mmap.mmap | None = None
         self._whole: StoredRun | None = None
@@ -216,22 +217,40 @@ class StoredRelation:
         return self._whole
 
     def touch(self, pages: Int64Array) -> None:
-        """Check pages that this relation has not used before; ask for them ahead, so that they come in long reads."""
+        """Check pages that this relation has not used before, and as many that nobody has asked for yet."""
         fresh = pages[~self._checked[pages]]
         if len(fresh) == 0:
             return
         fresh = np.unique(fresh)
         self._make_local(np.unique(self._shard[fresh]).tolist())
         before = time.perf_counter()
-        self._read_ahead(fresh)
-        views = {shard: memoryview(self._maps[shard]) for shard in np.unique(self._shard[fresh]).tolist()}
-        begins, ends = self.offsets[fresh], self.offsets[fresh] + self.page_sizes[fresh]
-        for page, shard, begin, end in zip(*(a.tolist() for a in (fresh, self._shard[fresh], begins, ends)), strict=True):
-            self._verify(page, views[shard][begin:end])
-        self._checked[fresh] = True
+        damaged = self._check(fresh)
+        if damaged:
+            self._refuse(damaged[0])
         self.read_seconds += time.perf_counter() - before
         self.reads += len(fresh)
         self.bytes_read += int(self.page_sizes[fresh].sum())
+        if self._local is None:
+            self._check_ahead(len(fresh))
+
+    def _check_ahead(self, count: int) -> None:
+        """Check the next pages in their order. Rare keys would bring a few new ones into every micro-batch for a long time; so
+        all are through after some. It counts as nobody's read, and a damaged page is left for whoever needs it."""
+        left = np.flatnonzero(~self._checked[self._ahead :])[:count] + self._ahead
+        if len(left):
+            self._ahead = int(left[-1]) + 1
+            self._check(left)
+
+    def _check(self, pages: Int64Array) -> list[int]:
+        """Which of these pages, in order, are not what was written; the others need no check from now on."""
+        self._read_ahead(pages)
+        shards, begins = self._shard[pages], self.offsets[pages]
+        views = {shard: memoryview(self._maps[shard]) for shard in np.unique(shards).tolist()}
+        places = zip(shards.tolist(), begins.tolist(), (begins + self.page_sizes[pages]).tolist(), strict=True)
+        found = np.array([checksum(views[shard][begin:end]) for shard, begin, end in places], np.int64)
+        right = found == self._checksums[pages]
+        self._checked[pages[right]] = True
+        return [int(page) for page in pages[~right]]
 
     def split(self, columns: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The columns that are in records, and the others."""
@@ -419,15 +438,18 @@ class StoredRelation:
 
     def _verify(self, page: int, data: memoryview) -> None:
         if checksum(data) != int(self._checksums[page]):
-            shard = int(self._shard[page])
-            inside = page - int(np.searchsorted(self._shard, shard))
-            advice = "restore the file or build the table again"
-            copy = self._copies.get(shard)
-            if copy is not None:
-                copy.discard()
-                shared = self._folder / self.version.shards[shard].file
-                advice = f"this copy of {shared} has been removed, and the next task makes another: check the local disk"
-            raise DamagedTableError(f"page {inside} of {self._paths[shard]} is damaged (its checksum does not fit); {advice}")
+            self._refuse(page)
+
+    def _refuse(self, page: int) -> NoReturn:
+        shard = int(self._shard[page])
+        inside = page - int(np.searchsorted(self._shard, shard))
+        advice = "restore the file or build the table again"
+        copy = self._copies.get(shard)
+        if copy is not None:
+            copy.discard()
+            shared = self._folder / self.version.shards[shard].file
+            advice = f"this copy of {shared} has been removed, and the next task makes another: check the local disk"
+        raise DamagedTableError(f"page {inside} of {self._paths[shard]} is damaged (its checksum does not fit); {advice}")
 
 
 def _end(relation: StoredRelation, page: int) -> int:
