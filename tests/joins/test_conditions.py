@@ -7,6 +7,7 @@ import decimal
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -214,8 +215,23 @@ WORDS = st.none() | st.text("abé", max_size=6)
 def test_similar_texts(words: list[Any], others: list[Any], threshold: float, method: str) -> None:
     score = {"levenshtein": Levenshtein, "indel": Indel, "jaro_winkler": JaroWinkler}[method].normalized_similarity
     stream, table = pa.table({"a": pa.array(words, pa.string())}), pa.table({"b": pa.array(others, pa.string())})
-    holds: Holds = lambda mine, theirs: None not in (mine["a"], theirs["b"]) and score(mine["a"], theirs["b"]) >= threshold  # noqa: E731
+
+    def holds(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
+        return None not in (mine["a"], theirs["b"]) and score(mine["a"], theirs["b"]) >= threshold - 1e-12
+
     check(mr.similar("a", "b", threshold, method=method), stream, table, holds)
+
+
+def test_similar_texts_whose_score_equals_the_threshold() -> None:
+    """Whatever RapidFuzz's rounding and its own cut-off make of the last bit."""
+    texts = ["", "a", "aa", "ab", "aab", "abé", "baab", "bbééa", "abéab"]
+    table = pa.table({"a": texts})
+    for method, home in (("levenshtein", Levenshtein), ("indel", Indel), ("jaro_winkler", JaroWinkler)):
+        scores = np.array([[home.normalized_similarity(one, other) for other in texts] for one in texts])
+        for threshold in np.unique(scores):
+            wanted = np.argwhere(scores >= threshold - 1e-12)
+            steps = run(mr.similar("a", "a", float(threshold), method=method), table, table)  # type: ignore[arg-type]
+            assert rows_of(steps) == [tuple(pair) for pair in wanted.tolist()], (method, threshold)
 
 
 def test_similar_texts_in_blocks_and_portions() -> None:

@@ -28,7 +28,8 @@ from millrace.structures.window import Window, row_bytes
 _LEAST_CELLS, _MOST_CELLS = 1 << 8, 1 << 18  # scores of a block
 _CELL_BYTES = 8 + 8 + 8  # score, and the places of one that is high enough
 _TEXT_BYTES = 80  # of a Python text, beside its characters
-_EMPTY = np.zeros(0, np.int64)
+# The last bit of a score depends on how RapidFuzz comes to it, and it may give up on one that equals its cut-off.
+_CUTOFF_SLACK, _ROUNDING = 1e-6, 1e-12
 
 
 class SimilarMatcher(Remembered):
@@ -92,11 +93,12 @@ class SimilarMatcher(Remembered):
             return
         size = max(1, self._cells // len(waiting.texts))
         threshold = self._condition.threshold
+        cutoff = max(0.0, threshold - _CUTOFF_SLACK)
         for start in range(0, len(rows.texts), size):
             scores = cdist(
-                rows.texts[start : start + size], waiting.texts, scorer=self._score, score_cutoff=threshold, dtype=np.float64
+                rows.texts[start : start + size], waiting.texts, scorer=self._score, score_cutoff=cutoff, dtype=np.float64
             )
-            near_rows, near_waiting = np.nonzero(scores > 0 if threshold > 0 else scores >= 0)
+            near_rows, near_waiting = np.nonzero(scores >= threshold - _ROUNDING)
             yield _Expansion(rows, waiting, near_rows + start, near_waiting)
 
 
