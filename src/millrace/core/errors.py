@@ -38,5 +38,9 @@ class TableVersionError(TableError):
     """The table, or the version of it that a batch needs, cannot be read by this library."""
 
 
+class SpillError(MillraceError):
+    """Temporary data could not be written or read back: the disk is full, or fails."""
+
+
 class StrategyError(ParameterError):
     """The strategy is unknown, or cannot serve this join."""

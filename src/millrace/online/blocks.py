@@ -1,0 +1,121 @@
+"""Rows of both inputs held as they came, and rows put into the temporary file one after the other: for joins without partitions."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+import numpy as np
+
+from millrace.core.budget import Budget, format_bytes
+from millrace.core.errors import BudgetError
+from millrace.core.step import Int64Array
+from millrace.online.functions import Functions
+from millrace.online.protocol import A, B
+from millrace.online.reading import Readers
+from millrace.online.rectangles import rectangle_bytes
+from millrace.online.spill import Spill
+
+
+class Block:
+    """A block of new input: rows of A and B in the order of their arrival."""
+
+    def __init__(self, widths: tuple[int, int], rows: tuple[int, int], budget: Budget) -> None:
+        self.rows, self.widths = rows, widths
+        a, b = (
+            budget.array(f"block {'AB'[side]}", rows[side] * widths[side], np.int64).reshape(rows[side], widths[side])
+            for side in (A, B)
+        )
+        self._words: tuple[Int64Array, Int64Array] = (a, b)
+        self.clear()
+
+    def clear(self, side: int | None = None) -> None:
+        """Forget the rows, of one side or both."""
+        if side is None:
+            self.kept, self.read = [0, 0], [0, 0]  # rows held; rows read for them, before filters
+        else:
+            self.kept[side] = self.read[side] = 0
+
+    def words(self, side: int) -> Int64Array:
+        return self._words[side][: self.kept[side]]
+
+    @property
+    def full(self) -> bool:
+        return self.kept[A] == self.rows[A] or self.kept[B] == self.rows[B]
+
+    def fill(self, readers: Readers, batch_rows: int, side: int | None = None) -> bool:
+        """Read on, from one side or from the one that is behind; False: there is nothing now."""
+        if side is None:
+            a, b = readers.shares()
+            first = A if a <= b else B
+            return self.fill(readers, batch_rows, first) or self.fill(readers, batch_rows, 1 - first)
+        before = readers.read[side]
+        words = readers.take(side, min(batch_rows, self.rows[side] - self.kept[side]))
+        if words is None:
+            return False
+        start = self.kept[side]
+        self.kept[side] = start + len(words)
+        self._words[side][start : self.kept[side]] = words
+        self.read[side] += readers.read[side] - before
+        return True
+
+
+def block_rows(
+    functions: Functions, widths: tuple[int, int], rows: tuple[int, int], budget: Budget, *, per_block: int, per_row: int = 0
+) -> tuple[int, int]:
+    """The largest block, rows of A and B in proportion to the inputs, that fits with a table for either side.
+
+    `per_block` bytes stay behind for each block of the inputs, `per_row` are needed for each row of a block.
+    """
+    share = max(0.01, min(0.99, rows[A] / max(1, sum(rows))))
+    total = min(budget.free_bytes // 8, sum(rows) + 64)
+    while total >= 16:
+        a, b = int(total * share) + 1, int(total * (1 - share)) + 1
+        needed = 8 * (a * widths[A] + b * widths[B]) + per_row * (a + b) + rectangle_bytes(functions, widths, max(a, b))
+        if needed + per_block * int(3 + 1.5 * sum(rows) / total) <= budget.free_bytes:
+            return a, b
+        total = int(total * 0.97)
+    least = 2 * budget.memory_bytes
+    raise BudgetError(
+        f"the memory budget of {format_bytes(budget.memory_bytes)} is too small to hold a block of rows; "
+        f"give memory={least} or more",
+        least,
+    )
+
+
+class StoredRows:
+    """Rows in the temporary file, in extents, to be read again in their order."""
+
+    def __init__(self, spill: Spill, width: int, extent_bytes: int) -> None:
+        self._spill, self.width = spill, width
+        self._extent_rows = max(1, extent_bytes // (8 * width))
+        self._places, self._counts = array("q"), array("q")
+        self.rows = 0
+
+    @property
+    def extents(self) -> int:
+        return len(self._places)
+
+    def append(self, words: Int64Array, order: Int64Array | None = None) -> None:
+        """Rows, or `words[order]`."""
+        for start in range(0, len(words), self._extent_rows):
+            count = min(self._extent_rows, len(words) - start)
+            place, view = self._spill.room(count * self.width)
+            target = view.reshape(count, self.width)
+            if order is None:
+                target[:] = words[start : start + count]
+            else:
+                np.take(words, order[start : start + count], axis=0, out=target)
+            self._places.append(place)
+            self._counts.append(count)
+        self.rows += len(words)
+
+    def chunks(self, first: int = 0, last: int | None = None) -> Iterator[Int64Array]:
+        """Extents from `first` to before `last`; an array is valid until the next is asked for."""
+        counts = self._counts[first:last]
+        fetch = self._spill.fetch(self._places[first:last], [count * self.width for count in counts])
+        try:
+            for flat in fetch:
+                yield flat.reshape(-1, self.width)
+        finally:
+            fetch.close()

@@ -1,0 +1,320 @@
+"""The fast path: the sums of a rectangle of pairs from moments per key, without making a pair.
+
+For f_k(a, b) = u_k(a) v_k(b) on equal keys, with U_k, UU_kl the sums of u_k and u_k u_l over the rows of A with one key, and V_k, VV_kl
+those of B, a key adds  U_k V_k to t,  UU_kl V_k V_l to sx,  VV_kl U_k U_l to sy,  UU_kl VV_kl to q.
+
+    slot   [ code | 1 sums of products of words of A | 1 sums of products of words of B ]      one per key of the build side
+
+Open addressing; the sums that several functions share are kept once (`Monomials`). With groups a slot has the heads of two chains
+of entries instead, one per group that the key occurs in on a side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from millrace.core.budget import Budget
+from millrace.core.compiled import kernel
+from millrace.core.errors import ParameterError
+from millrace.core.memoryaccess import prefetch
+from millrace.core.step import Int64Array
+from millrace.online.functions import Factor, Products
+from millrace.online.protocol import A
+from millrace.online.sums import Sums
+
+EMPTY = np.int64(-0x6A09E667F3BCC909)  # a code that has this value gets the slot behind the others
+_AHEAD = 32  # rows whose slots are asked for at once
+_SLOTS_PER_KEY = 1.4
+
+
+class Monomials:
+    """The products of words whose sums one side needs: 1, every factor, and every product of two factors.
+
+    >>> side = Monomials([(), (1,), (1, 1)])
+    >>> side.products
+    ((), (1,), (1, 1), (1, 1, 1), (1, 1, 1, 1))
+    >>> side.first.tolist(), side.second[1].tolist()
+    ([0, 1, 2], [1, 2, 3])
+    """
+
+    def __init__(self, factors: Sequence[Factor]) -> None:
+        plain = [tuple(sorted(factor)) for factor in factors]
+        twice = [[tuple(sorted(one + other)) for other in plain] for one in plain]
+        wanted = {(), *plain, *(product for row in twice for product in row)}
+        for product in tuple(wanted):
+            wanted.update(product[:length] for length in range(len(product)))  # so that each is a shorter one times a word
+        self.products = tuple(sorted(wanted, key=lambda product: (len(product), product)))
+        at = {product: number for number, product in enumerate(self.products)}
+        self.parents = np.array([at[product[:-1]] if product else 0 for product in self.products], np.int64)
+        self.words = np.array([product[-1] if product else 0 for product in self.products], np.int64)
+        self.first = np.array([at[product] for product in plain], np.int64)
+        self.second = np.array([[at[product] for product in row] for row in twice], np.int64)
+
+    def __len__(self) -> int:
+        return len(self.products)
+
+
+class MomentRectangle:
+    """One rectangle at a time: `start`, `add` all rows of the build side, then those of the other, `finish`."""
+
+    def __init__(
+        self, functions: Products, rows: int, budget: Budget, name: str = "key moments", *, sure: bool = False
+    ) -> None:
+        """Room for `rows` keys of the build side; `sure`: whatever groups they have."""
+        self._functions = functions
+        self._sides = (Monomials(functions.left), Monomials(functions.right))
+        self._grouped = functions.groups > 1
+        self.rows = rows
+        size = _slots(rows) + 1
+        self._table: Int64Array = budget.array(f"{name} table", size * self._stride, np.int64).reshape(size, self._stride)
+        entries = _entries(functions, size, sure) if self._grouped else 1
+        self._entries: Int64Array = budget.array(f"{name} entries", entries * self._entry, np.int64).reshape(entries, -1)
+        self._names = (budget, name)
+        self._state = np.zeros(2, np.int64)  # keys, entries
+        self.start(A, rows)
+
+    @property
+    def _stride(self) -> int:
+        return 3 if self._grouped else 1 + len(self._sides[0]) + len(self._sides[1])
+
+    @property
+    def _entry(self) -> int:
+        return 2 + max(len(side) for side in self._sides) if self._grouped else 1
+
+    @staticmethod
+    def bytes_for(functions: Products, rows: int, *, sure: bool = False) -> int:
+        left, right = Monomials(functions.left), Monomials(functions.right)
+        size = _slots(rows) + 1
+        if functions.groups > 1:
+            return 8 * (3 * size + _entries(functions, size, sure) * (2 + max(len(left), len(right))))
+        return 8 * (size * (1 + len(left) + len(right)) + 1)
+
+    def start(self, build: int, rows: int, part: int = 0, parts: int = 1) -> None:
+        """A new rectangle: about so many rows of side `build` come first; of all keys, only those of one of `parts` parts."""
+        self._build, self._part, self._parts = build, part, parts
+        self._capacity = min(len(self._table) - 1, _slots(rows))
+        self._table[: self._capacity, 0] = EMPTY
+        self._table[self._capacity] = 0  # the slot of the code that means empty
+        self._state[:] = 0
+
+    def add(self, side: int, words: Int64Array, old: int = 0) -> bool:
+        """Rows of one side. False: there are more keys than there is room for, and this rectangle must be started anew, in parts."""
+        monomials = self._sides[side]
+        values = words.view(np.float64)
+        building = side == self._build
+        common = (self._capacity, monomials.parents, monomials.words, building, self._part, self._parts, self._state)
+        if not self._grouped:
+            start = 1 if side == A else 1 + len(self._sides[0])
+            return bool(_add_plain(words, values, self._table, self._table.view(np.float64), start, self._room(), *common))
+        f = self._functions
+        word, groups = (f.group_a, f.groups_a) if side == A else (f.group_b, f.groups_b)
+        result = _add_grouped(
+            words, values, -1 if word is None else word, groups, self._table, 1 + side, self._entries,
+            self._entries.view(np.float64), self._room(), *common,
+        )  # fmt: skip
+        if result < 0:
+            raise ParameterError(f"a row has a group outside 0 to {groups - 1}; declare as many groups as there are")
+        return bool(result)
+
+    def _room(self) -> int:
+        return int(self._capacity / _SLOTS_PER_KEY)
+
+    def finish(self) -> Sums:
+        """The sums by now; more rows of the other side may follow."""
+        f = self._functions
+        sums = Sums.zeros(f.groups, f.functions)
+        left, right = self._sides
+        out = (left.first, left.second, right.first, right.second, sums.t, sums.sx, sums.sy, sums.q, sums.pairs)
+        if self._grouped:
+            _finish_grouped(
+                self._table, self._capacity, self._entries, self._entries.view(np.float64), f.groups_b, *out,
+            )  # fmt: skip
+        else:
+            _finish_plain(self._table, self._table.view(np.float64), self._capacity, 1 + len(left), *out)
+        return sums
+
+    def release(self) -> None:
+        budget, name = self._names
+        budget.release(f"{name} table")
+        budget.release(f"{name} entries")
+
+
+def _entries(functions: Products, slots: int, sure: bool) -> int:
+    """Entries of groups; one key with all groups always fits, so that parts by key come to an end."""
+    every = functions.groups_a + functions.groups_b
+    return max(every + 2, slots * (every if sure else 2))
+
+
+def _slots(rows: int) -> int:
+    return int(rows * _SLOTS_PER_KEY) + 16
+
+
+@kernel
+def hashed(code: Any) -> Any:
+    """Its low bits choose a part, its high bits a slot; partitions are chosen by another hash."""
+    word = np.uint64(code)
+    word ^= word >> np.uint64(32)
+    word *= np.uint64(0xD6E8FEB86659FD93)
+    word ^= word >> np.uint64(29)
+    word *= np.uint64(0xFF51AFD7ED558CCD)
+    word ^= word >> np.uint64(32)
+    return word
+
+
+@kernel
+def slot_of(word: Any, capacity: Any) -> Any:
+    return np.int64(((word >> np.uint64(32)) * np.uint64(capacity)) >> np.uint64(32))
+
+
+@kernel
+def _add_plain(
+    words: Any, values: Any, table: Any, cells: Any, start: Any, room: Any,
+    capacity: Any, parents: Any, factors: Any, building: Any, part: Any, parts: Any, state: Any,
+) -> Any:  # fmt: skip
+    count, sums = len(words), len(parents)
+    stride = table.shape[1]
+    address = table.ctypes.data
+    slots = np.empty(_AHEAD, np.int64)
+    product = np.ones(sums)
+    for base in range(0, count, _AHEAD):
+        end = min(base + _AHEAD, count)
+        for i in range(base, end):
+            word = hashed(words[i, 0])
+            if parts > 1 and np.int64(word & np.uint64(parts - 1)) != part:
+                slots[i - base] = -1
+            else:
+                slot = slot_of(word, capacity)
+                prefetch(address + 8 * stride * slot)
+                slots[i - base] = slot
+        for i in range(base, end):
+            slot = slots[i - base]
+            if slot < 0:
+                continue
+            code = words[i, 0]
+            if code == EMPTY:
+                slot = capacity
+            else:
+                while table[slot, 0] != code and table[slot, 0] != EMPTY:
+                    slot += 1
+                    if slot == capacity:
+                        slot = 0
+                if table[slot, 0] == EMPTY:
+                    if not building:
+                        continue
+                    if state[0] >= room:
+                        return False
+                    state[0] += 1
+                    table[slot, 0] = code
+                    for d in range(1, stride):
+                        cells[slot, d] = 0.0
+            cells[slot, start] += 1.0
+            for d in range(1, sums):
+                product[d] = product[parents[d]] * values[i, factors[d]]
+                cells[slot, start + d] += product[d]
+    return True
+
+
+@kernel
+def _finish_plain(
+    table: Any, cells: Any, capacity: Any, b: Any,
+    first_a: Any, second_a: Any, first_b: Any, second_b: Any, t: Any, sx: Any, sy: Any, q: Any, pairs: Any,
+) -> None:  # fmt: skip
+    functions = len(first_a)
+    for slot in range(capacity + 1):
+        if slot < capacity and table[slot, 0] == EMPTY:
+            continue
+        if cells[slot, 1] == 0.0 or cells[slot, b] == 0.0:
+            continue
+        pairs[0] += np.int64(cells[slot, 1]) * np.int64(cells[slot, b])
+        for k in range(functions):
+            u, v = cells[slot, 1 + first_a[k]], cells[slot, b + first_b[k]]
+            t[0, k] += u * v
+            for j in range(functions):
+                uu, vv = cells[slot, 1 + second_a[k, j]], cells[slot, b + second_b[k, j]]
+                sx[0, k, j] += uu * (v * cells[slot, b + first_b[j]])
+                sy[0, k, j] += vv * (u * cells[slot, 1 + first_a[j]])
+                q[0, k, j] += uu * vv
+
+
+@kernel
+def _add_grouped(
+    words: Any, values: Any, group_word: Any, groups: Any, table: Any, head: Any, entries: Any, cells: Any, room: Any,
+    capacity: Any, parents: Any, factors: Any, building: Any, part: Any, parts: Any, state: Any,
+) -> Any:  # fmt: skip
+    sums = len(parents)
+    product = np.ones(sums)
+    for i in range(len(words)):
+        code = words[i, 0]
+        word = hashed(code)
+        if parts > 1 and np.int64(word & np.uint64(parts - 1)) != part:
+            continue
+        group = words[i, group_word] if group_word >= 0 else 0
+        if group < 0 or group >= groups:
+            return -1
+        slot = slot_of(word, capacity)
+        if code == EMPTY:
+            slot = capacity
+        else:
+            while table[slot, 0] != code and table[slot, 0] != EMPTY:
+                slot += 1
+                if slot == capacity:
+                    slot = 0
+            if table[slot, 0] == EMPTY:
+                if not building:
+                    continue
+                if state[0] >= room:
+                    return 0
+                state[0] += 1
+                table[slot, 0] = code
+                table[slot, 1] = 0
+                table[slot, 2] = 0
+        entry = table[slot, head]  # entry + 1; 0: none
+        while entry != 0 and entries[entry - 1, 1] != group:
+            entry = entries[entry - 1, 0]
+        if entry == 0:
+            if state[1] == len(entries):
+                return 0
+            state[1] += 1
+            entry = state[1]
+            entries[entry - 1, 0] = table[slot, head]
+            entries[entry - 1, 1] = group
+            for d in range(sums):
+                cells[entry - 1, 2 + d] = 0.0
+            table[slot, head] = entry
+        cells[entry - 1, 2] += 1.0
+        for d in range(1, sums):
+            product[d] = product[parents[d]] * values[i, factors[d]]
+            cells[entry - 1, 2 + d] += product[d]
+    return 1
+
+
+@kernel
+def _finish_grouped(
+    table: Any, capacity: Any, entries: Any, cells: Any, groups_b: Any,
+    first_a: Any, second_a: Any, first_b: Any, second_b: Any, t: Any, sx: Any, sy: Any, q: Any, pairs: Any,
+) -> None:  # fmt: skip
+    functions = len(first_a)
+    for slot in range(capacity + 1):
+        if slot < capacity and table[slot, 0] == EMPTY:
+            continue
+        one = table[slot, 1]
+        while one != 0:
+            a = one - 1
+            other = table[slot, 2]
+            while other != 0:
+                b = other - 1
+                g = entries[a, 1] * groups_b + entries[b, 1]
+                pairs[g] += np.int64(cells[a, 2]) * np.int64(cells[b, 2])
+                for k in range(functions):
+                    u, v = cells[a, 2 + first_a[k]], cells[b, 2 + first_b[k]]
+                    t[g, k] += u * v
+                    for j in range(functions):
+                        uu, vv = cells[a, 2 + second_a[k, j]], cells[b, 2 + second_b[k, j]]
+                        sx[g, k, j] += uu * (v * cells[b, 2 + first_b[j]])
+                        sy[g, k, j] += vv * (u * cells[a, 2 + first_a[j]])
+                        q[g, k, j] += uu * vv
+                other = entries[b, 0]
+            one = entries[a, 0]

@@ -1,0 +1,228 @@
+"""Joins of finite streams that put out pairs as early as they can, without statistics: what XJoin, HMJ and RPJ share.
+
+    stage mm   rows in memory meet rows in memory             as they come; at the latest before one of them is spilled
+    stage md   rows in memory meet spilled rows               while both inputs have nothing to give
+    stage dd   spilled rows meet spilled rows                 likewise, and in the end
+
+Rows of a bucket are numbered by side in the order of their arrival; the oldest are spilled first. So whatever has met is a set of
+rectangles of numbers, and a stage joins what is left of its own rectangle: each pair is found once.
+
+    B  |####|              #  met while both were in memory
+       |####|___
+       |    |###|___       a stage on [spilled A x all B] joins the rest
+       |____|###|###|
+         A  spilled|memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from millrace.core.budget import Budget
+from millrace.core.step import Int64Array
+from millrace.online.functions import Functions
+from millrace.online.partitions import Partitions
+from millrace.online.plan import Layout
+from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
+from millrace.online.reading import Readers
+from millrace.online.rectangles import Chunk, join_all, make_rectangle, rectangle_bytes
+from millrace.online.spill import Spill, count_transfers
+
+
+class Area(NamedTuple):
+    """Rows of A from `a` to before `a_end`, by rows of B from `b` to before `b_end`."""
+
+    a: int
+    a_end: int
+    b: int
+    b_end: int
+
+    @property
+    def size(self) -> int:
+        return max(0, self.a_end - self.a) * max(0, self.b_end - self.b)
+
+    def inside(self, other: Area) -> bool:
+        return other.a <= self.a and self.a_end <= other.a_end and other.b <= self.b and self.b_end <= other.b_end
+
+    def common(self, other: Area) -> Area:
+        return Area(max(self.a, other.a), min(self.a_end, other.a_end), max(self.b, other.b), min(self.b_end, other.b_end))
+
+
+def without(area: Area, holes: Iterable[Area]) -> list[Area]:
+    """What is left of an area, as areas that do not overlap.
+
+    >>> without(Area(0, 4, 0, 4), [Area(1, 2, 1, 9)])
+    [Area(a=0, a_end=1, b=0, b_end=4), Area(a=2, a_end=4, b=0, b_end=4), Area(a=1, a_end=2, b=0, b_end=1)]
+    """
+    left = [area]
+    for hole in holes:
+        cut: list[Area] = []
+        for part in left:
+            both = part.common(hole)
+            if not both.size:
+                cut.append(part)
+                continue
+            around = (
+                Area(part.a, both.a, part.b, part.b_end), Area(both.a_end, part.a_end, part.b, part.b_end),
+                Area(both.a, both.a_end, part.b, both.b), Area(both.a, both.a_end, both.b_end, part.b_end),
+            )  # fmt: skip
+            cut += [piece for piece in around if piece.size]
+        left = cut
+    return left
+
+
+class Policy(Protocol):
+    """What the algorithms differ in."""
+
+    def victims(self, join: StreamJoin, pages: Int64Array, least: int) -> list[tuple[int, int]]:
+        """Memory is full: which (bucket, side) each give up an extent. `pages` by 2 bucket + side; the first must have `least`."""
+        ...
+
+    def task(self, join: StreamJoin) -> tuple[int, Area] | None:
+        """Both inputs have nothing now: a bucket, and the rows of it to bring together."""
+        ...
+
+
+class StreamJoin:
+    """`pieces` are sums by bucket, of kind `counts`: what has met depends on the data, so they allow no estimate."""
+
+    def __init__(
+        self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, policy: Policy, *, layout: Layout | None
+    ) -> None:
+        self.counters = Counters()
+        self._readers = Readers((a, b), self.counters)
+        self._spill, self._policy = spill, policy
+        self.widths = (a.width, b.width)
+        # a fifth for the rows of a bucket that meet, and the table to bring them together
+        self._tile = _tile_rows(functions, self.widths, budget.free_bytes // 5)
+        self._rectangle = make_rectangle(functions, self.widths, self._tile, budget, "tile")
+        one, other = (
+            budget.array(f"tile {'AB'[side]}", self._tile * self.widths[side], np.int64).reshape(-1, self.widths[side])
+            for side in (A, B)
+        )
+        self._tiles: tuple[Int64Array, Int64Array] = (one, other)
+        self.buckets = Partitions(functions, self.widths, (a.rows, b.rows), budget, spill, layout or Layout())
+        self.buckets.choose_victims = self._victims
+        self.pieces = Pieces("counts", self.buckets.count, functions.functions, functions.groups, budget)
+        self.met: list[list[Area]] = [[] for _ in range(self.buckets.count)]
+        plan = self.buckets.plan
+        self._report_rows = max(1, plan.pool_pages * (plan.page_words // max(self.widths)) // 8)
+        self._reported_at = 0
+        self._left: list[int] | None = None  # buckets to end with
+
+    def step(self) -> Progress:
+        if self._readers.ended:
+            return self._end()
+        taken = self._readers.next(self.buckets.plan.batch_rows)
+        if taken is None:
+            return self._stalled()
+        self.buckets.add(*taken)
+        if sum(self._readers.read) - self._reported_at < self._report_rows:
+            return self._progress()
+        self._meet_in_memory()
+        return self._progress(reported=True)
+
+    def _victims(self, pages: Int64Array, least: int) -> list[tuple[int, int]]:
+        chosen = self._policy.victims(self, pages, least)
+        for bucket in {bucket for bucket, _ in chosen}:
+            self.settle(bucket, self.in_memory(bucket))
+        return chosen
+
+    def _meet_in_memory(self) -> None:
+        self._reported_at = sum(self._readers.read)
+        for bucket in range(self.buckets.count):
+            self.settle(bucket, self.in_memory(bucket))
+
+    def in_memory(self, bucket: int) -> Area:
+        a, b = self.buckets.rows_of(bucket)
+        return Area(self.buckets.spilled_rows(bucket, A), a, self.buckets.spilled_rows(bucket, B), b)
+
+    def unmet(self, bucket: int, area: Area) -> int:
+        """Pairs of rows in an area that have not met."""
+        return sum(part.size for part in without(area, self.met[bucket]))
+
+    def settle(self, bucket: int, area: Area) -> None:
+        """Bring together what has not met in an area, tile by tile."""
+        if not self.unmet(bucket, area):
+            return
+        for a in range(area.a, area.a_end, self._tile):
+            for b in range(area.b, area.b_end, self._tile):
+                tile = Area(a, min(a + self._tile, area.a_end), b, min(b + self._tile, area.b_end))
+                parts = without(tile, self.met[bucket])
+                if parts:
+                    self._join(bucket, tile, parts)
+        self.met[bucket] = [met for met in self.met[bucket] if not met.inside(area)] + [area]
+
+    def _join(self, bucket: int, tile: Area, parts: list[Area]) -> None:
+        loaded = [self._load(bucket, A, tile.a, tile.a_end), self._load(bucket, B, tile.b, tile.b_end)]
+        starts = (tile.a, tile.b)
+        for part in parts:
+            bounds = ((part.a, part.a_end), (part.b, part.b_end))
+
+            def source(side: int, bounds: tuple[tuple[int, int], ...] = bounds) -> Iterator[Chunk]:
+                low, high = bounds[side]
+                yield loaded[side][low - starts[side] : high - starts[side]], 0
+
+            sums = join_all(self._rectangle, source, (part.a_end - part.a, part.b_end - part.b))
+            self.pieces.t[bucket] += sums.t
+            self.pieces.pairs[bucket] += sums.pairs
+            self.counters.results += int(sums.pairs.sum())
+        self.counters.joins += 1
+
+    def _load(self, bucket: int, side: int, low: int, high: int) -> Int64Array:
+        rows = self._tiles[side][: high - low]
+        place = 0
+        for words in self.buckets.rows_between(bucket, side, low, high):
+            rows[place : place + len(words)] = words
+            place += len(words)
+        return rows
+
+    def _stalled(self) -> Progress:
+        if self._readers.ended:
+            return self._progress()
+        if self._reported_at < sum(self._readers.read):
+            self._meet_in_memory()
+            return self._progress(reported=True)
+        task = self._policy.task(self)
+        if task is None:
+            return self._progress(stalled=True)
+        self.settle(*task)
+        return self._progress(reported=True)
+
+    def _end(self) -> Progress:
+        if self._left is None:
+            self._left = list(range(self.buckets.count))[::-1]
+        if self._left:
+            bucket = self._left.pop()
+            a, b = self.buckets.rows_of(bucket)
+            self.settle(bucket, Area(0, a, 0, b))
+            self.pieces.exact[bucket] = True
+        return self._progress(reported=True)
+
+    def _progress(self, *, reported: bool = False, stalled: bool = False) -> Progress:
+        count_transfers(self.counters, self._spill)
+        return Progress(self.counters, self.pieces, reported, stalled, self._readers.ended, self._left == [])
+
+    def close(self) -> None:
+        self.buckets.close()
+
+
+def _tile_rows(functions: Functions, widths: tuple[int, int], count: int) -> int:
+    rows = 16
+    while rectangle_bytes(functions, widths, 2 * rows) + 2 * rows * 8 * sum(widths) <= count:
+        rows *= 2
+    return rows
+
+
+def disk_tasks(join: StreamJoin, bucket: int) -> Iterator[tuple[Area, int]]:
+    """What a bucket can bring together from its spilled rows: the area of each stage, and how many rows that reads."""
+    memory = join.in_memory(bucket)
+    yield Area(0, memory.a, memory.b, memory.b_end), memory.a  # md
+    yield Area(memory.a, memory.a_end, 0, memory.b), memory.b  # md
+    yield Area(0, memory.a, 0, memory.b), memory.a + memory.b  # dd
+
+
+__all__ = ["Area", "Policy", "StreamJoin", "disk_tasks", "without"]

@@ -1,0 +1,100 @@
+"""Online joins on devices with a virtual clock: the paper's experiments, in seconds, the same on every machine.
+
+Rows are real, with fewer and so heavier ones: a record of `row_bytes` stands for `scale` records, and memory, extents and
+pages are divided by the same number. All ratios (memory to input, extent to memory, partition to table) stay as they were.
+Only transfers take time, as in the paper's models; work in memory takes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from millrace.core.budget import Budget
+from millrace.core.devices import VirtualClock, VirtualDevice, device
+from millrace.core.step import Int64Array
+from millrace.online.functions import Products
+from millrace.online.inputs import ArrayInput, Track, VirtualInput
+from millrace.online.protocol import Counters, OnlineJoin, run
+from millrace.online.spill import VirtualSpill
+
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The default is the paper's: 10 GB by 10 GB of 100-byte records (13 words here), 500 MB, one disk each for input and temporary data."""
+
+    bytes_a: int = 10_000 * MEGABYTE
+    bytes_b: int = 10_000 * MEGABYTE
+    memory_bytes: int = 500 * MEGABYTE
+    extent_bytes: int = MEGABYTE
+    row_words: int = 13
+    input_device: str = "prjoin-disk"
+    temporary_device: str = "prjoin-disk"
+    overlapped: bool = True
+    rows: int = 500_000  # of A, that are really joined
+
+    @property
+    def scale(self) -> float:
+        return self.bytes_a / (self.rows * self.row_words * 8)
+
+    def of(self, count: int) -> int:
+        """So many bytes of the setting, in bytes that are really there."""
+        return max(1, int(count / self.scale))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A report: when, how many pairs by then, and how much of the input had been read."""
+
+    seconds: float
+    results: int
+    share_read: float
+
+
+@dataclass(frozen=True)
+class Simulated:
+    points: list[Point]
+    seconds: float  # end to end
+    counters: Counters
+    answer: Any
+    input_seconds: float  # how long the input device was busy
+    temporary_seconds: float
+
+
+def one_to_one(setting: Setting, seed: int = 0) -> tuple[Int64Array, Int64Array]:
+    """Every record of A matches one of B; if B is longer, several."""
+    random = np.random.default_rng(seed)
+    count_b = int(setting.rows * setting.bytes_b / setting.bytes_a)
+    keys = np.arange(setting.rows, dtype=np.int64)
+    a, b = np.zeros((setting.rows, setting.row_words), np.int64), np.zeros((count_b, setting.row_words), np.int64)
+    a[:, 0], b[:, 0] = random.permutation(keys), random.permutation(np.resize(keys, count_b))
+    b[:, 1] = np.ones(count_b).view(np.int64)
+    return a, b
+
+
+def simulate(
+    make: Callable[..., OnlineJoin], setting: Setting, tables: tuple[Int64Array, Int64Array] | None = None, **options: Any
+) -> Simulated:
+    """Run a join to its end. `options` go to the join."""
+    clock = VirtualClock()
+    source = VirtualDevice(device(setting.input_device), clock)
+    store = VirtualDevice(device(setting.temporary_device), clock)
+    track = Track()
+    a, b = (
+        VirtualInput(ArrayInput(words), source, track, scale=setting.scale, overlapped=setting.overlapped)
+        for words in (tables or one_to_one(setting))
+    )
+    spill = VirtualSpill(store, scale=setting.scale, overlapped=setting.overlapped)
+    join = make(a, b, Products(((), ()), ((), (1,))), Budget(setting.of(setting.memory_bytes)), spill, **options)
+    total = a.rows + b.rows
+    points = []
+    for progress in run(join):
+        if progress.reported:
+            read = progress.counters.rows_a + progress.counters.rows_b
+            points.append(Point(clock.now, progress.counters.results, read / total))
+    return Simulated(points, clock.now, replace(progress.counters), join.pieces.answer(), source.busy, store.busy)

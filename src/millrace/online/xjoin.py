@@ -1,0 +1,69 @@
+"""XJoin: what is in memory meets as it comes; while the inputs stall, spilled rows of one side meet what is in memory of the other.
+
+Urhan, Franklin: XJoin: A Reactively-Scheduled Pipelined Join Operator, IEEE Data Engineering Bulletin 2000.
+
+The loop:
+    1. read the next rows and put them into their buckets; rows in memory meet;
+    2. when memory is full, an extent of the largest bucket of one side is spilled, after it has met what is in memory;
+    3. while both inputs stall: take the spilled bucket of one side with the most to gain, and let it meet what is in memory of the other;
+    4. when both inputs have ended: each bucket joins all that has not met.
+
+Memory:
+
+    pages [ A0 A0 B0 | A1 | B2 B2 | ... ]     tiles [ rows of A | rows of B ] to bring together     table     buffers
+
+Needs equal keys. What has met depends on the data, so its counts allow no estimate of the whole.
+
+Differs from the paper:
+    - Time stamps are not kept with rows: rows are numbered in the order of their arrival and spilled in it, so areas of numbers
+      say what has met (`streaming`).
+    - Rows in memory meet in portions, an eighth of the memory at a time, not one by one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from millrace.core.budget import Budget
+from millrace.core.step import Int64Array
+from millrace.online.functions import Functions
+from millrace.online.plan import Layout
+from millrace.online.protocol import Counters, Input, Pieces, Progress
+from millrace.online.spill import Spill
+from millrace.online.streaming import Area, StreamJoin, disk_tasks
+
+
+class XJoin:
+    """Counts by bucket, and in the end the exact answer."""
+
+    def __init__(
+        self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, layout: Layout | None = None
+    ) -> None:
+        self._join = StreamJoin(a, b, functions, budget, spill, self, layout=layout)
+
+    @property
+    def pieces(self) -> Pieces:
+        return self._join.pieces
+
+    @property
+    def counters(self) -> Counters:
+        return self._join.counters
+
+    def victims(self, join: StreamJoin, pages: Int64Array, least: int) -> list[tuple[int, int]]:  # step 2
+        largest = int(np.argmax(pages))
+        return [(largest // 2, largest % 2)]
+
+    def task(self, join: StreamJoin) -> tuple[int, Area] | None:  # step 3
+        best: tuple[float, int, Area] | None = None
+        for bucket in range(join.buckets.count):
+            for area, rows in list(disk_tasks(join, bucket))[:2]:
+                gain = join.unmet(bucket, area) / max(1, rows)
+                if gain and (best is None or gain > best[0]):
+                    best = (gain, bucket, area)
+        return None if best is None else best[1:]
+
+    def step(self) -> Progress:
+        return self._join.step()
+
+    def close(self) -> None:
+        self._join.close()

@@ -1,0 +1,158 @@
+"""PR-Join: when it joins which partition, how much it reads again, and what it does about skew and stalls."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from tests.online.tables import COUNT_AND_SUM, Collected, all_pairs, join_of, records, tables
+
+from millrace.core.budget import Budget
+from millrace.core.errors import BudgetError, ParameterError
+from millrace.online.inputs import ArrayInput, StallingInput
+from millrace.online.invocation import Expanding, Moment, NotBefore
+from millrace.online.plan import Layout
+from millrace.online.prjoin import PRJoin
+from millrace.online.protocol import Progress, finished, run
+
+
+def prjoin(*arguments: object, **options: object) -> PRJoin:
+    join = join_of("prjoin", *arguments, **options)  # type: ignore[arg-type]
+    assert isinstance(join, PRJoin)
+    return join
+
+
+def test_partitions_are_joined_at_even_powers_of_the_rows_read_of_both_inputs() -> None:
+    condition = Expanding(gamma=1.0, stop=False, first_share=0.5)
+    condition.begin(4, 1000, np.arange(4))
+    joined: list[list[int]] = [[], [], [], []]
+    for rows in range(500, 8001):
+        moment = Moment(rows, 8000, True)
+        while (due := condition.due(moment)) is not None:
+            joined[due].append(rows)
+            condition.joined(due, moment)
+    for i in range(4):
+        first = 1000.0 if i == 0 else 500 * 2 ** (i / 4)
+        expected = [first * 2**j for j in range(5) if first * 2**j <= 8000]
+        assert joined[i] == [int(np.ceil(rows)) for rows in expected]
+
+
+def test_the_stop_constraint_leaves_out_joins_whose_next_would_come_after_the_end() -> None:
+    condition = Expanding(gamma=1.0, first_share=0.5)
+    condition.begin(1, 1000, np.arange(1))
+    assert condition.due(Moment(1000, 1999, False)) == 0  # costs no transfer
+    assert condition.due(Moment(1000, 2000, True)) == 0
+    assert condition.due(Moment(1000, 1999, True)) is None
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+def test_early_joins_read_no_more_than_one_over_gamma_of_the_input_again(gamma: float) -> None:
+    data = tables("one to one", rows=200_000)
+    end = finished(prjoin(data.a, data.b, memory=data.bytes // 8, gamma=gamma))
+    assert data.bytes * 0.5 < end.counters.temp_read_bytes <= (1 + 1 / gamma) * data.bytes
+    assert end.counters.temp_written_bytes <= data.bytes
+
+
+def test_without_the_stop_constraint_reports_come_until_the_input_ends() -> None:
+    data = tables("one to one", rows=100_000)
+
+    def last_share(stop: bool) -> float:
+        reported = [p.counters.rows_a for p in run(prjoin(data.a, data.b, memory=data.bytes // 8, stop=stop)) if p.reported and not p.input_ended]
+        return reported[-1] / len(data.a)
+
+    assert last_share(stop=True) < 0.6
+    assert last_share(stop=False) > 0.95
+
+
+def test_reports_are_spread_evenly_over_the_powers_of_the_input() -> None:
+    data = tables("one to one", rows=200_000)
+    join = prjoin(data.a, data.b, memory=data.bytes // 8, stop=False)
+    at = [p.counters.rows_a + p.counters.rows_b for p in run(join) if p.reported and not p.input_ended]
+    late = np.array([rows for rows in at if rows > join.memory_rows])
+    gaps = np.diff(np.log(late))
+    assert gaps.max() < 8 * np.log(2) / join.partitions + 0.1
+
+
+def test_a_condition_of_the_users_own_decides_when_to_join() -> None:
+    data = tables("one to one", rows=50_000)
+    join = prjoin(data.a, data.b, memory=data.bytes // 4, invocation=NotBefore(Expanding(stop=False), 0.6))
+    reported = [p.counters.rows_a for p in run(join) if p.reported]
+    assert reported[0] >= 0.59 * len(data.a)
+
+
+def skewed(rows: int = 60_000) -> tuple[np.ndarray, np.ndarray]:
+    """A hundred keys hold two thirds of the rows, and all fall into few partitions."""
+    random = np.random.default_rng(8)
+    heavy = np.where(random.random(rows) < 0.66, random.integers(0, 100, rows) * 987_654_321, random.integers(0, 10**9, rows))
+    return records(heavy, random.integers(0, 9, rows)), records(random.permutation(heavy), random.integers(0, 9, rows))
+
+
+def test_buckets_are_given_to_partitions_anew_when_they_differ_in_size() -> None:
+    a, b = skewed()
+    sizes = {}
+    for remap in (True, False):
+        join = prjoin(a, b, memory=(a.nbytes + b.nbytes) // 6, remap=remap, layout=Layout(partitions=16))
+        for progress in run(join):
+            pass
+        total = progress.pieces.total_a + progress.pieces.total_b
+        sizes[remap] = total.max() / total.mean()
+    assert sizes[True] < 0.75 * sizes[False]
+
+
+def test_remapping_puts_out_no_pair_twice() -> None:
+    random = np.random.default_rng(9)
+    a, b = (records(np.where(random.random(3000) < 0.2, 77, random.integers(0, 4000, 3000)), np.arange(3000)) for _ in "ab")
+    found = Collected()
+    join = prjoin(a, b, found.functions, memory=1 << 18)
+    remapped = False
+    for _ in run(join):
+        remapped |= not join._may_remap
+    assert remapped
+    assert sorted(found.pairs) == sorted(all_pairs(type(tables("empty"))(a, b)).elements())
+
+
+def test_stalled_inputs_let_partitions_be_joined_that_are_not_due() -> None:
+    data = tables("one to one", rows=20_000)
+
+    def with_pause(words: np.ndarray) -> Iterator[int]:
+        return itertools.chain(itertools.repeat(100, 150), itertools.repeat(0, 100_000))
+
+    a, b = (StallingInput(ArrayInput(side), with_pause(side)) for side in (data.a, data.b))
+    join = prjoin(a, b, memory=1 << 17)
+    last: Progress | None = None
+    for _ in range(20_000):
+        last = join.step()
+        if last.stalled:
+            break
+    assert last is not None
+    assert last.stalled
+    assert not last.input_ended
+    joined = last.pieces
+    assert (joined.own_a == joined.total_a).all()  # everything that came has met
+    assert (joined.own_b == joined.total_b).all()
+    join.close()
+
+
+def test_the_first_report_comes_when_a_small_part_of_the_memory_is_filled() -> None:
+    data = tables("one to one", rows=100_000)
+    join = prjoin(data.a, data.b, memory=data.bytes // 5)
+    first = next(p for p in run(join) if p.reported)
+    assert first.counters.rows_a + first.counters.rows_b < 0.1 * join.memory_rows
+
+
+def test_a_budget_that_is_too_small_says_how_much_to_give() -> None:
+    data = tables("one to one", rows=50_000)
+    with pytest.raises(BudgetError, match="give memory=") as error:
+        join_of("prjoin", data.a, data.b, COUNT_AND_SUM, budget=Budget(2000))
+    assert error.value.needed_bytes > 2000
+
+
+def test_parameters_that_make_no_sense_are_errors() -> None:
+    with pytest.raises(ParameterError, match="gamma must be above 0"):
+        Expanding(gamma=0)
+    with pytest.raises(ParameterError, match="a share lies between"):
+        NotBefore(Expanding(), 2.0)
+    with pytest.raises(ParameterError, match="partitions must be 1 or more"):
+        Layout(partitions=0)

@@ -1,0 +1,60 @@
+"""The paper's experiments on virtual devices: end-to-end times and early results of the joins, as ratios."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from millrace.online.grace import Grace
+from millrace.online.plan import Layout
+from millrace.online.prjoin import PRJoin
+from millrace.online.ripple import Ripple
+from millrace.online.virtual import Setting, Simulated, simulate
+
+DISK = Setting(rows=200_000)
+SSD = Setting(rows=200_000, temporary_device="prjoin-ssd", extent_bytes=250_000)
+
+
+@cache
+def run_of(name: str, setting: Setting = DISK, **options: object) -> Simulated:
+    extent = setting.of(setting.extent_bytes)
+    layout = Layout(extent_bytes=extent, page_bytes=max(8 * setting.row_words, extent // 16))
+    if name == "ripple":
+        return simulate(Ripple, setting, extent_bytes=extent)
+    return simulate({"grace": Grace, "prjoin": PRJoin}[name], setting, layout=layout, **options)
+
+
+@pytest.mark.parametrize("name", ["grace", "prjoin", "ripple"])
+def test_every_row_of_a_finds_its_match(name: str) -> None:
+    assert run_of(name).answer.tolist() == [[DISK.rows, DISK.rows]]
+
+
+def test_pr_join_is_much_faster_than_ripple_and_not_much_slower_than_grace() -> None:
+    grace, prjoin, ripple = (run_of(name).seconds for name in ("grace", "prjoin", "ripple"))
+    assert ripple / prjoin >= 5
+    assert prjoin / grace <= 1.5
+
+
+def test_early_results_of_pr_join_come_sooner_than_those_of_ripple() -> None:
+    prjoin, ripple = run_of("prjoin", stop=False), run_of("ripple")
+
+    def results_at(run: Simulated, seconds: float) -> int:
+        return max((point.results for point in run.points if point.seconds <= seconds), default=0)
+
+    read_at = [point.seconds for point in prjoin.points if point.share_read < 1][-1]
+    assert results_at(prjoin, read_at) > 3 * results_at(ripple, read_at)
+
+
+def test_on_an_ssd_reading_again_hides_behind_reading_the_input() -> None:
+    grace, prjoin = run_of("grace", SSD), run_of("prjoin", SSD, stop=False)
+    assert prjoin.seconds / grace.seconds < 1.15
+
+
+def test_a_run_takes_the_same_virtual_time_every_time() -> None:
+    setting = Setting(rows=20_000)
+    layout = Layout(extent_bytes=setting.of(setting.extent_bytes), page_bytes=8 * setting.row_words)
+    first, second = (simulate(PRJoin, setting, layout=layout) for _ in range(2))
+    assert first.points == second.points
+    assert np.isclose(first.seconds, second.seconds, rtol=0)
