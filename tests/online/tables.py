@@ -71,7 +71,7 @@ def _values(random: np.random.Generator, count: int) -> Any:
     return random.integers(-1000, 1000, count).astype(np.float64)
 
 
-def tables(kind: str, rows: int = 20_000, seed: int = 1) -> Tables:
+def tables(kind: str, rows: int = 8_000, seed: int = 1) -> Tables:
     """Whole numbers as values: their sums are exact in any order."""
     random = np.random.default_rng(seed)
     a = b = np.zeros(0, np.int64)

@@ -30,7 +30,7 @@ def answer(name: str, data: Tables, **options: object) -> tuple[float, float]:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_end_is_the_answer_when_memory_is_a_fifth_of_the_input(name: str, kind: str) -> None:
     data = tables(kind)
-    assert answer(name, data, memory=max(1 << 17, data.bytes // 5)) == data.expected()
+    assert answer(name, data, memory=max(3 << 15, data.bytes // 5)) == data.expected()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,9 +51,9 @@ def test_the_end_is_the_answer_in_one_percent_of_the_input(name: str, kind: str)
 def test_inputs_of_different_sizes_and_order_change_nothing(name: str) -> None:
     data = tables("foreign key", rows=30_000)
     small = Tables(data.a[:700], data.b)
-    assert answer(name, small, memory=1 << 17) == small.expected()
+    assert answer(name, small, memory=3 << 15) == small.expected()
     turned = Tables(data.b, data.a[:700])
-    assert answer(name, turned, memory=1 << 17) == turned.expected()
+    assert answer(name, turned, memory=3 << 15) == turned.expected()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,7 +63,7 @@ def test_stalls_of_either_input_change_nothing(name: str) -> None:
     a, b = (
         StallingInput(ArrayInput(side), iter(random.choice([0, 0, 7, 500, 3000], 80).tolist())) for side in (data.a, data.b)
     )
-    end = finished(join_of(name, a, b, memory=1 << 17))
+    end = finished(join_of(name, a, b, memory=3 << 15))
     assert tuple(end.pieces.answer()[0]) == data.expected()
 
 
@@ -71,7 +71,7 @@ def test_stalls_of_either_input_change_nothing(name: str) -> None:
 def test_an_input_that_comes_late_changes_nothing(name: str) -> None:
     data = tables("foreign key")
     late = StallingInput(ArrayInput(data.a), itertools.repeat(0, 60))
-    end = finished(join_of(name, late, data.b, memory=1 << 17))
+    end = finished(join_of(name, late, data.b, memory=3 << 15))
     assert tuple(end.pieces.answer()[0]) == data.expected()
 
 
@@ -80,7 +80,7 @@ def test_rows_that_do_not_join_are_counted_as_read_and_nothing_else(name: str) -
     data = tables("foreign key")
     random = np.random.default_rng(3)
     keep_a, keep_b = (random.random(len(side)) < 0.6 for side in (data.a, data.b))
-    end = finished(join_of(name, ArrayInput(data.a, keep_a), ArrayInput(data.b, keep_b), memory=1 << 17))
+    end = finished(join_of(name, ArrayInput(data.a, keep_a), ArrayInput(data.b, keep_b), memory=3 << 15))
     assert tuple(end.pieces.answer()[0]) == Tables(data.a[keep_a], data.b[keep_b]).expected()
     assert (end.counters.rows_a, end.counters.rows_b) == (len(data.a), len(data.b))
 
@@ -94,7 +94,7 @@ def test_groups_of_both_sides_add_up_to_the_answer_and_are_each_right(name: str)
     a = np.stack([codes_a, group_a], axis=1)
     b = np.stack([codes_b, value.view(np.int64), group_b], axis=1)
     functions = Products(((), ()), ((), (1,)), group_a=1, groups_a=3, group_b=2, groups_b=2)
-    end = finished(join_of(name, a, b, functions, memory=1 << 17))
+    end = finished(join_of(name, a, b, functions, memory=1 << 18))
     for g in range(3):
         for h in range(2):
             rows = np.bincount(codes_a[group_a == g], minlength=900)
@@ -105,7 +105,7 @@ def test_groups_of_both_sides_add_up_to_the_answer_and_are_each_right(name: str)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_byte_budget_holds_and_is_used(name: str) -> None:
-    data = tables("one to one", rows=100_000)
+    data = tables("one to one", rows=40_000)
     budget = Budget(data.bytes // 5)
     finished(join_of(name, data.a, data.b, COUNT_AND_SUM, budget=budget))
     assert 0.5 * budget.memory_bytes < budget.peak_bytes <= budget.memory_bytes

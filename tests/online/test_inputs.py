@@ -66,7 +66,7 @@ def test_parquet_tables_are_joined(tmp_path: Path) -> None:
     for name, k in zip("ab", keys, strict=True):
         pq.write_table(pa.table({"k": k, "v": np.ones(9000)}), tmp_path / f"{name}.parquet", row_group_size=1000)
     a, b = (parquet_input(tmp_path / f"{name}.parquet", SIDE, batch_rows=500) for name in "ab")
-    end = finished(join_of("prjoin", a, b, memory=1 << 17))
+    end = finished(join_of("prjoin", a, b, memory=3 << 15))
     expected = int((np.bincount(keys[0], minlength=4000) * np.bincount(keys[1], minlength=4000)).sum())
     assert end.pieces.answer().tolist() == [[expected, expected]]
 

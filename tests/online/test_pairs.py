@@ -27,7 +27,7 @@ def cases(draw: st.DrawFn) -> tuple[Tables, list[int], list[int], int]:
         rows = [min(count, 120) for count in rows]
     a, b = (records(random.integers(0, keys, count), np.arange(count)) for count in rows)
     portions = [random.choice([0, 3, 100], draw(st.integers(0, 12))).tolist() for _ in "ab"]
-    return Tables(a, b), portions[0], portions[1], draw(st.sampled_from([1 << 16, 1 << 18, 1 << 23]))
+    return Tables(a, b), portions[0], portions[1], draw(st.sampled_from([1 << 17, 1 << 23]))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -44,7 +44,7 @@ def test_each_pair_is_put_out_exactly_once(name: str, case: tuple[Tables, list[i
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_pair_is_put_out_once_when_most_rows_are_spilled(name: str) -> None:
-    data = tables("duplicates", rows=60_000)
+    data = tables("duplicates", rows=12_000)
     numbered = Tables(records(data.a[:, 0], np.arange(len(data.a))), records(data.b[:, 0] * 17, np.arange(len(data.b))))
     found = Collected()
     join = join_of(name, numbered.a, numbered.b, found.functions, memory=1 << 18)

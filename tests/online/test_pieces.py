@@ -98,6 +98,7 @@ def test_a_partition_has_the_sums_of_its_rows_among_those_read_when_it_was_joine
 
 def test_partitions_of_grace_are_the_whole_answer_bit_by_bit() -> None:
     data = tables("foreign key", rows=8000)
-    done = [int(progress.pieces.exact.sum()) for progress in run(join_of("grace", data.a, data.b, memory=80_000)) if progress.reported]
+    steps = run(join_of("grace", data.a, data.b, memory=80_000))
+    done = [int(progress.pieces.exact.sum()) for progress in steps if progress.reported]
     assert done == list(range(1, len(done) + 1))
     assert len(done) > 3

@@ -59,7 +59,8 @@ def test_without_the_stop_constraint_reports_come_until_the_input_ends() -> None
     data = tables("one to one", rows=100_000)
 
     def last_share(stop: bool) -> float:
-        reported = [p.counters.rows_a for p in run(prjoin(data.a, data.b, memory=data.bytes // 8, stop=stop)) if p.reported and not p.input_ended]
+        steps = run(prjoin(data.a, data.b, memory=data.bytes // 8, stop=stop))
+        reported = [p.counters.rows_a for p in steps if p.reported and not p.input_ended]
         return reported[-1] / len(data.a)
 
     assert last_share(stop=True) < 0.6
@@ -83,9 +84,9 @@ def test_a_condition_of_the_users_own_decides_when_to_join() -> None:
 
 
 def skewed(rows: int = 60_000) -> tuple[np.ndarray, np.ndarray]:
-    """A hundred keys hold two thirds of the rows, and all fall into few partitions."""
+    """Ten keys hold 60 % of the rows."""
     random = np.random.default_rng(8)
-    heavy = np.where(random.random(rows) < 0.66, random.integers(0, 100, rows) * 987_654_321, random.integers(0, 10**9, rows))
+    heavy = np.where(random.random(rows) < 0.6, random.integers(0, 10, rows) * 987_654_321, random.integers(0, 10**9, rows))
     return records(heavy, random.integers(0, 9, rows)), records(random.permutation(heavy), random.integers(0, 9, rows))
 
 
@@ -98,7 +99,7 @@ def test_buckets_are_given_to_partitions_anew_when_they_differ_in_size() -> None
             pass
         total = progress.pieces.total_a + progress.pieces.total_b
         sizes[remap] = total.max() / total.mean()
-    assert sizes[True] < 0.75 * sizes[False]
+    assert sizes[True] < 0.85 * sizes[False]
 
 
 def test_remapping_puts_out_no_pair_twice() -> None:
@@ -120,7 +121,7 @@ def test_stalled_inputs_let_partitions_be_joined_that_are_not_due() -> None:
         return itertools.chain(itertools.repeat(100, 150), itertools.repeat(0, 100_000))
 
     a, b = (StallingInput(ArrayInput(side), with_pause(side)) for side in (data.a, data.b))
-    join = prjoin(a, b, memory=1 << 17)
+    join = prjoin(a, b, memory=3 << 15)
     last: Progress | None = None
     for _ in range(20_000):
         last = join.step()

@@ -70,7 +70,7 @@ def test_extents_can_be_read_between_writes_and_a_fetch_can_be_left() -> None:
 def test_no_file_is_left_after_success_error_or_close(name: str, tmp_path: Path) -> None:
     data = tables("one to one")
     for steps in (5, 10**9):
-        join = join_of(name, data.a, data.b, memory=1 << 17, spill=FileSpill(tmp_path))
+        join = join_of(name, data.a, data.b, memory=3 << 15, spill=FileSpill(tmp_path))
         for _ in range(steps):
             if join.step().done:
                 break

@@ -1,4 +1,4 @@
-"""Rows of both inputs held as they came, and rows put into the temporary file one after the other: for joins without partitions."""
+"""Rows of both inputs held as they came, and rows put into the temporary file in a row: for joins without partitions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Block:
         if side is None:
             a, b = readers.shares()
             first = A if a <= b else B
-            return self.fill(readers, batch_rows, first) or self.fill(readers, batch_rows, 1 - first)
+            return any(self.fill(readers, readers.portion(one, batch_rows), one) for one in (first, 1 - first))
         before = readers.read[side]
         words = readers.take(side, min(batch_rows, self.rows[side] - self.kept[side]))
         if words is None:

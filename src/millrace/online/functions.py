@@ -1,6 +1,6 @@
 """What is summed over the pairs of a join: K functions f_k of a pair, and the group that a pair belongs to.
 
-`Products` is the fast path: f_k(a, b) = u_k(a) v_k(b) on equal keys, worked out from sums per key; no pair is made. `Pairs` is the
+`Products` is the fast path: f_k(a, b) = u_k(a) v_k(b) on equal keys, from sums per key; no pair is made. `Pairs` is the
 general path: the matches are made, in portions, and handed to a function.
 """
 

@@ -4,7 +4,7 @@ Luo, Ellmann, Haas, Naughton: A Scalable Hash Ripple Join Algorithm, SIGMOD 2002
 
 The loop:
     1. read both inputs, in proportion to their sizes. Rows of A go to their partitions; rows of B are held;
-    2. while B is not held up to its limit: join what has been read whenever it has grown by `growth`, and report;
+    2. until B is held up to its limit: join what has been read whenever it has grown by `growth`, and report;
     3. then: further rows of A probe the table of the held rows of B before they go to their partitions (report), further
        rows of B go to their partitions only;
     4. when both inputs have ended, the held rows of B have met all of A: forget them, and join partition by partition.
@@ -13,11 +13,11 @@ Memory:
 
     held [ B ]   table [ keys of held B ]        pages [ A0 A0 | A1 B1 | ... ]   table of one partition   buffers
 
-Needs equal keys. No spilled row is read before the end, so transfers are those of GRACE; early results come from a narrow strip.
+Needs equal keys. No spilled row is read before the end, so transfers are those of GRACE; early results are few.
 
 Differs from the paper:
-    - Rows of A are in pages of their partitions from the start; the symmetric hash join of the first phase is done in steps that
-      make the table of B anew.
+    - Rows of A are in pages of their partitions from the start; the symmetric hash join of the first phase is done in steps
+      that make the table of B anew.
     - Memory is divided between held rows and pages once, half and half.
 """
 

@@ -113,7 +113,8 @@ def parquet_input(folder: str | Path, records: Records, *, batch_rows: int = 1 <
     for file in files:
         for name in wanted:
             if name not in file.schema_arrow.names:
-                raise SchemaError(f"the files of {folder} have no column {name!r}; they have {', '.join(file.schema_arrow.names)}")
+                names = ", ".join(file.schema_arrow.names)
+                raise SchemaError(f"the files of {folder} have no column {name!r}; they have {names}")
 
     def batches() -> Iterator[pa.RecordBatch]:
         for file, group in groups:
@@ -123,7 +124,7 @@ def parquet_input(folder: str | Path, records: Records, *, batch_rows: int = 1 <
 
 
 class StallingInput:
-    """Another input that gives at most `portions[k]` rows at its k-th read (0: it has nothing then), and all it has after that."""
+    """Another input that gives at most `portions[k]` rows at its k-th read (0: it has none then), and all it has after that."""
 
     def __init__(self, wrapped: Input, portions: Iterator[int]) -> None:
         self._wrapped, self._portions = wrapped, portions
@@ -140,7 +141,7 @@ class StallingInput:
 
 @dataclass
 class Track:
-    """Where reading stands on a device. Inputs that share one lie interleaved, as they are read, so that neither costs seeks."""
+    """Where reading stands on a device. Inputs that share one lie interleaved, as they are read, and so cost no seeks."""
 
     place: int = 0
 

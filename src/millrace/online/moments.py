@@ -1,11 +1,11 @@
 """The fast path: the sums of a rectangle of pairs from moments per key, without making a pair.
 
-For f_k(a, b) = u_k(a) v_k(b) on equal keys, with U_k, UU_kl the sums of u_k and u_k u_l over the rows of A with one key, and V_k, VV_kl
+For f_k(a, b) = u_k(a) v_k(b) on equal keys, U_k and UU_kl the sums of u_k and u_k u_l over the rows of A with a key, V_k, VV_kl
 those of B, a key adds  U_k V_k to t,  UU_kl V_k V_l to sx,  VV_kl U_k U_l to sy,  UU_kl VV_kl to q.
 
     slot   [ code | 1 sums of products of words of A | 1 sums of products of words of B ]      one per key of the build side
 
-Open addressing; the sums that several functions share are kept once (`Monomials`). With groups a slot has the heads of two chains
+Open addressing; sums that several functions share are kept once (`Monomials`). With groups a slot has the heads of two chains
 of entries instead, one per group that the key occurs in on a side.
 """
 
@@ -101,7 +101,7 @@ class MomentRectangle:
         self._state[:] = 0
 
     def add(self, side: int, words: Int64Array, old: int = 0) -> bool:
-        """Rows of one side. False: there are more keys than there is room for, and this rectangle must be started anew, in parts."""
+        """Rows of one side. False: more keys than there is room for; this rectangle must be started anew, in parts."""
         monomials = self._sides[side]
         values = words.view(np.float64)
         building = side == self._build

@@ -3,7 +3,7 @@
     list (partition, side)   first page -> page -> page -> page being filled          oldest rows first
     pool                     [ page | page | page | ... ]    free pages on a stack
 
-A partition takes a page when it needs one, whichever side it is for, so memory goes where rows go. What leaves for the temporary
+A partition takes a page when it needs one, for whichever side, so memory goes where rows go. What leaves for the temporary
 file is a run of whole pages, the oldest of a list.
 """
 
@@ -53,9 +53,6 @@ class Pages:
         width, full = self.widths[number & 1], self.rows_per_page[number & 1]
         return pages * full - (end - cursor) // width if pages else 0
 
-    def full_pages(self, number: int) -> int:
-        cursor, end, _, _, pages = (int(value) for value in self._lists[:, number])
-        return pages - (cursor != end)
 
     def add(self, side: int, words: Int64Array, first: int, mapping: Any, shift: int, histogram: Int64Array) -> int:
         """Put rows from `first` on into the lists of their partitions; how far it came before no page was free."""
@@ -108,8 +105,10 @@ class Pages:
 
 @kernel
 def bucket_of(code: Any, shift: Any) -> Any:
-    """A Fibonacci product: its upper bits are spread evenly even for neighbouring codes."""
-    return np.int64((np.uint64(code) * np.uint64(0x9E3779B97F4A7C15)) >> shift)
+    """The upper bits of a hash whose every bit depends on every bit of the code; not the hash of tables inside a partition."""
+    word = np.uint64(code) * np.uint64(0x9E3779B97F4A7C15)
+    word ^= word >> np.uint64(32)
+    return np.int64((word * np.uint64(0xC2B2AE3D27D4EB4F)) >> shift)
 
 
 @kernel

@@ -22,12 +22,13 @@ from millrace.online.moments import hashed, slot_of
 from millrace.online.protocol import A
 from millrace.online.sums import Sums
 
-_MOST, _LEAST = 1 << 14, 1 << 8
+_MOST, _LEAST = 1 << 14, 1 << 6
+_COMPACT = 1 << 12  # sums of rows beyond which those of the same row are added up
 
 
 def portion_rows(rows: int) -> int:
     """Matches made at a time, by a join that holds so many rows."""
-    return max(_LEAST, min(_MOST, rows))
+    return max(_LEAST, min(_MOST, rows // 8))
 
 
 class RowSums:
@@ -44,7 +45,7 @@ class RowSums:
         self._ids.append(rows * self._groups + groups)
         self._values.append(values)
         self._fresh += len(rows)
-        if self._fresh > max(4 * _LEAST, self._held):
+        if self._fresh > max(_COMPACT, self._held):
             self._compact()
 
     def _compact(self) -> None:
@@ -141,7 +142,8 @@ class PairRectangle:
             return
         values, groups = f.evaluate(left, right)
         if values.shape != (len(ours), f.functions):
-            raise ParameterError(f"evaluate gave values of shape {values.shape} for {len(ours)} pairs of {f.functions} functions")
+            shape = values.shape
+            raise ParameterError(f"evaluate gave values of shape {shape} for {len(ours)} pairs of {f.functions} functions")
         groups = np.zeros(len(ours), np.int64) if groups is None else groups
         if groups.min() < 0 or groups.max() >= f.groups:
             raise ParameterError(f"a pair has a group outside 0 to {f.groups - 1}; declare as many groups as there are")

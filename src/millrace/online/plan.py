@@ -59,8 +59,8 @@ def make_plan(
     """`rows`: of the two inputs, known or estimated. `buffer_bytes`: what the temporary file's buffers take, by extent.
     `partition_bytes`: what the caller keeps per partition. `tables`: how many partitions are joined at a time.
 
-    Of all numbers of partitions whose tables fit, the one with the largest extents up to a good size, and of those the most. If the
-    tables of none fit, partitions are joined in parts, each of which reads the partition again.
+    Of all numbers of partitions whose tables fit, the one with the largest extents up to a good size, and of those the most. If
+    the tables of none fit, partitions are joined in parts, each of which reads the partition again.
     """
     batch_rows = max(16, min(1 << 17, budget.free_bytes // 64 // (8 * max(widths))))
     free = budget.free_bytes - 3 * batch_rows * 8 * max(widths)
@@ -72,7 +72,9 @@ def make_plan(
         whole = int(smaller / partitions * _SPARE) + 32
         in_parts = rectangle_rows(functions, widths, free // (3 * tables))
         for table_rows, score in ((whole, 1.0), (in_parts, 1e-6)):
-            plan = _with(functions, widths, free, partitions, table_rows, layout, buffer_bytes, batch_rows, partition_bytes, tables)
+            plan = _with(
+                functions, widths, free, partitions, table_rows, layout, buffer_bytes, batch_rows, partition_bytes, tables
+            )
             if plan is not None:
                 extent = plan.extent_pages * plan.page_words * 8
                 score *= min(extent, _GOOD_EXTENT) if extent >= _LEAST_EXTENT else 1e-6 * extent
@@ -98,7 +100,7 @@ def _with(
     least_page = 8 * max(widths)
     extent = layout.extent_bytes or min(4 * _GOOD_EXTENT, left // (2 * partitions + 1))
     while extent >= least_page and table_rows >= 8:
-        page = max(least_page, min(layout.page_bytes, extent if layout.extent_bytes else extent // 4) // 8 * 8)
+        page = max(1, min(layout.page_bytes, extent if layout.extent_bytes else extent // 4) // least_page) * least_page
         pages = max(1, extent // page)
         pool = (left - tables * pages * page - buffer_bytes(pages * page)) // (page + Pages.bytes_per_page)
         if pool >= 2 * partitions * (pages + 1) + 2:

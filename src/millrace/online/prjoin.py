@@ -224,7 +224,8 @@ class PRJoin:
         return self._progress(reported=True)
 
     def _end(self) -> Progress:
-        self._due = None
+        if self._due is not None:
+            return self._join_due()
         if self._beside is not None and self._beside.partition is not None:
             return self._commit_beside()
         if not self._begun:

@@ -6,7 +6,7 @@
                            v  |
                        spill store
 
-A join reads no clock and never waits for an input: whoever drives it does. `step()` does one bounded piece of work. What has been
+A join reads no clock and never waits for an input: whoever drives it does. `step()` does one bounded piece of work. What is
 joined is told in *pieces* of the rectangle of all pairs; the statistics make estimates of them.
 """
 
@@ -87,7 +87,7 @@ class Pieces:
       `own_b[i]` rows from `first_b[i]` on (rows counted as read). Pieces do not overlap.
     - `counts` (XJoin, RPJ, HMJ): what is covered depends on the data. Only sums so far; no estimate.
 
-    `certain` holds pairs that are in no piece and need no estimate: those of some keys of all rows (SMS and DBO while they merge;
+    `certain` holds pairs that are in no piece and need no estimate: those of some keys of all rows (SMS and DBO as they merge;
     the pieces then lack these keys), or of some rows of B with all of A (Hash Ripple in the end). The answer is `certain` plus
     what the pieces estimate.
     """

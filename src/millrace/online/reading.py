@@ -32,12 +32,18 @@ class Readers:
         a, b = (self.read[side] / max(1, self.total_of(side)) for side in (A, B))
         return a, b
 
+    def portion(self, side: int, rows: int) -> int:
+        """How much of the smaller input to read while `rows` are read of the larger: so that both stay in step."""
+        totals = self.total_of(A), self.total_of(B)
+        return max(1, -(-rows * totals[side] // max(1, *totals)))
+
     def next(self, rows: int, most_of_b: int | None = None) -> tuple[int, Int64Array] | None:
         """Records of the input that is behind, or of the other if that one has nothing now; None: neither has."""
         a, b = self.shares()
         first = A if a <= b else B
         for side in (first, 1 - first):
-            taken = self.take(side, rows if side == A or most_of_b is None else min(rows, most_of_b))
+            portion = self.portion(side, rows)
+            taken = self.take(side, portion if side == A or most_of_b is None else min(portion, most_of_b))
             if taken is not None:
                 return side, taken
         return None

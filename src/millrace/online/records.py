@@ -1,7 +1,7 @@
 """Rows of an input as records of int64 words, and back: what online joins hold, spill and compare.
 
     word 0     1 ...           ...             ...
-    key code | doubles     | present     | nulls | columns                  fast path: the first three; general path: code and columns
+    key code | doubles     | present     | nulls | columns       fast path: the first three; general path: code and columns
              | 0 for null  | 1.0 or 0.0  | bits  | as stored, texts with their length in front
 
 Rows with a null key, or one that no key of the other side can equal, are left out: they join nothing.
@@ -122,14 +122,16 @@ class Records:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(is_one(kind) for is_one in texts)
 
 
 def _fixed_words(field: pa.Field) -> int:
     kind = field.type
     if pa.types.is_boolean(kind) or (pa.types.is_primitive(kind) and kind.bit_width in _SIGNED):
         return 1
-    raise SchemaError(f"column {field.name!r} of type {kind} can't be part of a record; cast it to a number, a date or a text first")
+    advice = "cast it to a number, a date or a text first"
+    raise SchemaError(f"column {field.name!r} is {kind} and can't be part of a record; {advice}")
 
 
 def _doubles(column: pa.Array, name: str) -> Any:
@@ -187,13 +189,14 @@ def _get_texts(starts: Any, out: Any, raw: Any, place: Any) -> None:
 
 
 def same_words(left: Records, right: Records, key: Sequence[tuple[str, str]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Which words must agree for keys to be equal, where their codes are hashes. Key columns must have one type on both sides."""
+    """Which words must agree for keys to be equal, where their codes are hashes. Key columns need one type on both sides."""
     a: list[int] = []
     b: list[int] = []
     for one, other in key:
         kinds = [next(f.type for f in side.columns if f.name == name) for side, name in ((left, one), (right, other))]
         if kinds[0] != kinds[1] or family(kinds[0]) == "float":
-            raise SchemaError(f"{one!r} is {kinds[0]} and {other!r} is {kinds[1]}: cast both to one type, not a float, to join on several")
+            one_type = "cast both to one type, not a float, to join on several"
+            raise SchemaError(f"{one!r} is {kinds[0]} and {other!r} is {kinds[1]}: {one_type}")
         a += left.words_of(one)
         b += right.words_of(other)
     if len(a) != len(b):

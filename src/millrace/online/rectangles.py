@@ -1,4 +1,4 @@
-"""Joining two sets of rows in a given memory, whatever their keys: at once, in parts by key, or, if one key is too big, in blocks."""
+"""Joining two sets of rows in a given memory, whatever their keys: at once, in parts by key, or (one key too big) in blocks."""
 
 from __future__ import annotations
 

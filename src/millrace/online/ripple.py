@@ -1,11 +1,11 @@
 """Ripple join: everything read so far has met; when memory is full, each further block meets all that was read before it.
 
-Haas, Hellerstein: Ripple Joins for Online Aggregation, SIGMOD 1999; the block ripple join as analysed by Chen, Gibbons, Nath (PR-Join).
+Haas, Hellerstein: Ripple Joins for Online Aggregation, SIGMOD 1999; its block form as analysed by Chen, Gibbons, Nath.
 
 The loop:
     1. read rows of both inputs into the block, in proportion to their sizes;
     2. while the first block is filling: join it with itself whenever it has grown by `growth`, and report;
-    3. when a later block is full, or the inputs have ended: its rows of A meet all rows of B, its own and the spilled ones; then
+    3. when a later block is full, or the inputs have ended: its rows of A meet all rows of B, new and spilled; then
        its rows of B meet the spilled rows of A; report;
     4. write the block to the temporary file, if there is more to read, and begin the next.
 
@@ -13,7 +13,7 @@ Memory:
 
     block [ A new | B new ]     table [ keys of A new, then of B new ]     buffers to write and to scan with
 
-Needs any condition that a table can serve; here equal keys. Reads the spilled rows once per block: a quadratic number of transfers.
+Needs any condition that a table can serve; here equal keys. Reads the spilled rows once per block: quadratic transfers.
 
 Differs from the paper:
     - The symmetric hash join of the first block is done in steps, each of which makes its table anew: no table is kept
@@ -49,7 +49,7 @@ class Ripple:
         self._readers = Readers((a, b), self.counters)
         self._spill, self._functions, self._growth = spill, functions, growth
         widths, rows = (a.width, b.width), (a.rows, b.rows)
-        extent = extent_bytes or max(8 * max(widths), min(1 << 20, budget.memory_bytes // 64))
+        extent = extent_bytes or max(8 * max(widths), min(1 << 20, budget.memory_bytes // 128))
         spill.open(extent, budget)
         self._batch_rows = max(16, min(1 << 17, budget.memory_bytes // 64 // (8 * max(widths))))
         budget.reserve("input batches", 3 * self._batch_rows * 8 * max(widths))

@@ -1,11 +1,12 @@
 """RPJ, the rate-based progressive join: keeps in memory what is likely to meet, and picks the stage that yields most.
 
-Tao, Yiu, Papadias, Hadjieleftheriou, Mamoulis: RPJ: Producing Fast Join Results on Streams through Rate-based Optimization, SIGMOD 2005.
+Tao, Yiu, Papadias, Hadjieleftheriou, Mamoulis: RPJ: Producing Fast Join Results on Streams through Rate-based Optimization,
+SIGMOD 2005.
 
 The loop:
     1. read the next rows and put them into their buckets; rows in memory meet (stage mm);
-    2. when memory is full, the bucket of a side that new rows of the other side are least likely to fall into gives up an extent;
-    3. while both inputs stall: of all buckets and stages (md either way, dd) take the one with the most expected pairs per row read;
+    2. when memory is full, the bucket of a side that new rows of the other are least likely to fall into gives up an extent;
+    3. while both inputs stall: of all buckets and stages (md either way, dd) the one with the most pairs expected per row read;
     4. when both inputs have ended: each bucket joins all that has not met.
 
 Memory: as in `xjoin`.
@@ -14,8 +15,8 @@ Needs equal keys. What has met depends on the data, so its counts allow no estim
 
 Differs from the paper:
     - How likely a row is to meet is taken by bucket, from counts of all rows so far, not from a model of each stream.
-    - In stage dd the paper sorts runs and merges them progressively (PMJ). Here a bucket's spilled rows are read once and brought
-      together tile by tile, which reads no more than that.
+    - In stage dd the paper sorts runs and merges them progressively (PMJ). Here a bucket's spilled rows are read and brought
+      together tile by tile, which reads no more than the merge would.
     - Extents, not single pages, are spilled.
 """
 

@@ -4,8 +4,8 @@
     run A2 [ 1 4 7 |  8 11 ... ]      rows with keys below x of all runs are joined: certain from now on;
     run B1 [ 2 5 6 |  9 10 ... ]      the same rows of the runs of a rectangle are taken out of its sums
 
-One extent of each run is at hand, and what was at hand before waits until there is enough to be joined at once. A key that fills all of
-that is followed through the extents of each run.
+One extent of each run is at hand; what was at hand before waits until there is enough to be joined at once. A key that fills
+all of that is followed through the extents of each run.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class RunStage:
         self.readers = Readers(inputs, self.counters)
         widths, rows = (inputs[A].width, inputs[B].width), (inputs[A].rows, inputs[B].rows)
         self._spill, self._budget = spill, budget
-        extent = extent_bytes or max(8 * max(widths), min(1 << 20, budget.memory_bytes // 64))
+        extent = extent_bytes or max(8 * max(widths), min(1 << 20, budget.memory_bytes // 128))
         spill.open(extent, budget)
         self.batch_rows = max(16, min(1 << 17, budget.memory_bytes // 64 // (8 * max(widths))))
         budget.reserve("input batches", 3 * self.batch_rows * 8 * max(widths))

@@ -1,12 +1,13 @@
 """SMS, the sort-merge-shrink join: each run of rows meets itself when it is sorted; the merge then makes all of it certain.
 
-Jermaine, Dobra, Arumugam, Joshi, Pol: A Disk-Based Join With Probabilistic Guarantees, SIGMOD 2005; as analysed by Chen, Gibbons, Nath.
+Jermaine, Dobra, Arumugam, Joshi, Pol: A Disk-Based Join With Probabilistic Guarantees, SIGMOD 2005; as analysed by Chen,
+Gibbons, Nath (PR-Join).
 
 The loop:
     1. read rows of both inputs, in proportion to their sizes, until the block is full;
     2. join the block's rows of A with its rows of B: one more rectangle; report;
     3. sort both, write them to the temporary file as runs, and begin the next block;
-    4. when both inputs have ended, merge all runs: the pairs of the keys passed are certain, and the rectangles lose them; report.
+    4. when both inputs have ended, merge all runs: pairs of the keys passed are certain, and the rectangles lose them; report.
 
 Memory:
 

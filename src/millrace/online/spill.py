@@ -5,8 +5,8 @@
     Fetch <-- [ slot | slot | slot | slot ] <--reader thread------------+        read ahead, in the order asked for
 
 `FileSpill` is a real file. It has no name from the moment it is made, so the system takes its space back when the process ends,
-however it ends. `VirtualSpill` keeps its bytes in memory and moves the clock of a virtual device by formula; there one byte may stand for
-`scale` bytes, so that an experiment with gigabytes runs in seconds on a part of the rows, all ratios between sizes as they were.
+however it ends. `VirtualSpill` keeps its bytes in memory and moves the clock of a virtual device by formula; one byte may stand
+for `scale` bytes there, so that an experiment with gigabytes runs in seconds on a part of the rows, all ratios as they were.
 """
 
 from __future__ import annotations
@@ -287,7 +287,9 @@ def _nameless(folder: Path, mode: Mode) -> int:
 class VirtualSpill:
     """Temporary data on a virtual device. `overlapped`: a write is not waited for, and reads of a fetch go on together."""
 
-    def __init__(self, device: VirtualDevice, *, scale: float = 1.0, overlapped: bool = True, write_bytes: int = 1_000_000) -> None:
+    def __init__(
+        self, device: VirtualDevice, *, scale: float = 1.0, overlapped: bool = True, write_bytes: int = 1_000_000
+    ) -> None:
         self.device, self.scale, self.overlapped = device, scale, overlapped
         self.write_bytes = write_bytes  # of the device: writes are that long
         self.written_bytes = self.read_bytes = 0

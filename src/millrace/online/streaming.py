@@ -4,7 +4,7 @@
     stage md   rows in memory meet spilled rows               while both inputs have nothing to give
     stage dd   spilled rows meet spilled rows                 likewise, and in the end
 
-Rows of a bucket are numbered by side in the order of their arrival; the oldest are spilled first. So whatever has met is a set of
+Rows of a bucket are numbered by side in the order of their arrival; the oldest are spilled first. So what has met is a set of
 rectangles of numbers, and a stage joins what is left of its own rectangle: each pair is found once.
 
     B  |####|              #  met while both were in memory
@@ -47,9 +47,6 @@ class Area(NamedTuple):
     def inside(self, other: Area) -> bool:
         return other.a <= self.a and self.a_end <= other.a_end and other.b <= self.b and self.b_end <= other.b_end
 
-    def common(self, other: Area) -> Area:
-        return Area(max(self.a, other.a), min(self.a_end, other.a_end), max(self.b, other.b), min(self.b_end, other.b_end))
-
 
 def without(area: Area, holes: Iterable[Area]) -> list[Area]:
     """What is left of an area, as areas that do not overlap.
@@ -57,19 +54,28 @@ def without(area: Area, holes: Iterable[Area]) -> list[Area]:
     >>> without(Area(0, 4, 0, 4), [Area(1, 2, 1, 9)])
     [Area(a=0, a_end=1, b=0, b_end=4), Area(a=2, a_end=4, b=0, b_end=4), Area(a=1, a_end=2, b=0, b_end=1)]
     """
+    if not area.size:
+        return []
     left = [area]
     for hole in holes:
+        if hole.a >= area.a_end or hole.a_end <= area.a or hole.b >= area.b_end or hole.b_end <= area.b:
+            continue
         cut: list[Area] = []
         for part in left:
-            both = part.common(hole)
-            if not both.size:
+            a, a_end, b, b_end = part
+            low, high = max(a, hole.a), min(a_end, hole.a_end)
+            bottom, top = max(b, hole.b), min(b_end, hole.b_end)
+            if low >= high or bottom >= top:
                 cut.append(part)
                 continue
-            around = (
-                Area(part.a, both.a, part.b, part.b_end), Area(both.a_end, part.a_end, part.b, part.b_end),
-                Area(both.a, both.a_end, part.b, both.b), Area(both.a, both.a_end, both.b_end, part.b_end),
-            )  # fmt: skip
-            cut += [piece for piece in around if piece.size]
+            if a < low:
+                cut.append(Area(a, low, b, b_end))
+            if high < a_end:
+                cut.append(Area(high, a_end, b, b_end))
+            if b < bottom:
+                cut.append(Area(low, high, b, bottom))
+            if top < b_end:
+                cut.append(Area(low, high, top, b_end))
         left = cut
     return left
 
@@ -78,7 +84,7 @@ class Policy(Protocol):
     """What the algorithms differ in."""
 
     def victims(self, join: StreamJoin, pages: Int64Array, least: int) -> list[tuple[int, int]]:
-        """Memory is full: which (bucket, side) each give up an extent. `pages` by 2 bucket + side; the first must have `least`."""
+        """Memory is full: which (bucket, side) each give up an extent. `pages` by 2 bucket + side; each must have `least`."""
         ...
 
     def task(self, join: StreamJoin) -> tuple[int, Area] | None:

@@ -1,11 +1,11 @@
-"""XJoin: what is in memory meets as it comes; while the inputs stall, spilled rows of one side meet what is in memory of the other.
+"""XJoin: what is in memory meets as it comes; while the inputs stall, spilled rows of one side meet the other side in memory.
 
 Urhan, Franklin: XJoin: A Reactively-Scheduled Pipelined Join Operator, IEEE Data Engineering Bulletin 2000.
 
 The loop:
     1. read the next rows and put them into their buckets; rows in memory meet;
     2. when memory is full, an extent of the largest bucket of one side is spilled, after it has met what is in memory;
-    3. while both inputs stall: take the spilled bucket of one side with the most to gain, and let it meet what is in memory of the other;
+    3. while both inputs stall: the spilled bucket of one side with the most to gain meets what is in memory of the other;
     4. when both inputs have ended: each bucket joins all that has not met.
 
 Memory:
