@@ -13,8 +13,8 @@ from millrace.online.prjoin import PRJoin
 from millrace.online.ripple import Ripple
 from millrace.online.virtual import Setting, Simulated, simulate
 
-DISK = Setting(rows=200_000)
-SSD = Setting(rows=200_000, temporary_device="prjoin-ssd", extent_bytes=250_000)
+DISK = Setting(rows=80_000)
+SSD = Setting(rows=80_000, temporary_device="prjoin-ssd", extent_bytes=250_000)
 
 
 @cache

@@ -53,7 +53,6 @@ class Pages:
         width, full = self.widths[number & 1], self.rows_per_page[number & 1]
         return pages * full - (end - cursor) // width if pages else 0
 
-
     def add(self, side: int, words: Int64Array, first: int, mapping: Any, shift: int, histogram: Int64Array) -> int:
         """Put rows from `first` on into the lists of their partitions; how far it came before no page was free."""
         used = self.rows_per_page[side] * self.widths[side]

@@ -70,9 +70,7 @@ class RowSums:
 class PairRectangle:
     """One rectangle at a time, as `MomentRectangle`; rows of the build side are held themselves."""
 
-    def __init__(
-        self, functions: Pairs, widths: tuple[int, int], rows: int, budget: Budget, name: str = "held rows"
-    ) -> None:
+    def __init__(self, functions: Pairs, widths: tuple[int, int], rows: int, budget: Budget, name: str = "held rows") -> None:
         self._functions, self._widths = functions, widths
         self.rows = rows
         self._held: Int64Array = budget.array(name, rows * max(widths), np.int64)
@@ -178,9 +176,7 @@ def _pair_words(functions: Pairs, widths: tuple[int, int]) -> int:
 
 
 @kernel
-def _hold(
-    words: Any, old: Any, held: Any, count: Any, capacity: Any, heads: Any, links: Any, part: Any, parts: Any
-) -> Any:
+def _hold(words: Any, old: Any, held: Any, count: Any, capacity: Any, heads: Any, links: Any, part: Any, parts: Any) -> Any:
     added = added_old = 0
     for i in range(len(words)):
         word = hashed(words[i, 0])

@@ -128,9 +128,7 @@ class Partitions:
         """Before another thread joins a partition: what was spilled can be read by it."""
         self._spill.flush()
 
-    def join(
-        self, partition: int, old: tuple[int, int] = (0, 0), rows: tuple[int, int] | None = None, slot: int = 0
-    ) -> Sums:
+    def join(self, partition: int, old: tuple[int, int] = (0, 0), rows: tuple[int, int] | None = None, slot: int = 0) -> Sums:
         """The sums over all pairs. Pairs of the first `old` rows of A with the first `old` rows of B have been put out before.
 
         Another thread may `add` meanwhile, if `rows` says how many the partition had and it loses no pages (`before_spill`).

@@ -128,7 +128,7 @@ class KeyMoments:
         if len(at) and not (at.min() >= 0 and at.max() < cells):
             raise ParameterError(f"cells go from 0 to {cells - 1}; got {at.min()} to {at.max()}")
         k = u.shape[1]
-        first = np.stack([np.bincount(at, u[:, i], cells) for i in range(k)], axis=1)
+        first = _by_cell(u, at, cells)
         second = np.empty((cells, k, k))
         for i in range(k):
             for j in range(i + 1):
@@ -147,7 +147,7 @@ def sums_of_keys(left: KeyMoments, right: KeyMoments, group: Int64Array | None =
         raise ParameterError(
             f"both sides need moments of the same keys and functions; got {left.first.shape} and {right.first.shape}"
         )
-    cells, functions = left.first.shape
+    cells = len(left.first)
     at = np.zeros(cells, np.int64) if group is None else _checked_groups(group, groups, cells)
     u, v = left.first, right.first
     return Sums(
@@ -224,8 +224,15 @@ def _by_group(values: FloatArray, group: Int64Array, groups: int) -> FloatArray:
     if groups == 1:
         return values.sum(axis=0, keepdims=True)
     flat = values.reshape(len(values), math.prod(values.shape[1:]))
-    columns = [np.bincount(group, flat[:, i], groups) for i in range(flat.shape[1])]
-    return np.stack(columns, axis=1).reshape(groups, *values.shape[1:])
+    return _by_cell(flat, group, groups).reshape(groups, *values.shape[1:])
+
+
+def _by_cell(columns: FloatArray, at: Int64Array, cells: int) -> FloatArray:
+    """Sums of each column by cell, (cells, columns)."""
+    sums = np.empty((cells, columns.shape[1]))
+    for i in range(columns.shape[1]):
+        sums[:, i] = np.bincount(at, columns[:, i], cells)
+    return sums
 
 
 def _checked_groups(group: Int64Array, groups: int, count: int) -> Int64Array:

@@ -26,7 +26,7 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class Setting:
-    """The default is the paper's: 10 GB by 10 GB of 100-byte records (13 words here), 500 MB, one disk for input, one for spills."""
+    """The default is the paper's: 10 GB by 10 GB of 100-byte records (13 words), 500 MB, one disk for input, one for spills."""
 
     bytes_a: int = 10_000 * MEGABYTE
     bytes_b: int = 10_000 * MEGABYTE
