@@ -46,19 +46,17 @@ def test_a_rectangle_has_the_sums_of_its_rows(name: str) -> None:
 @pytest.mark.parametrize("name", ["sms", "dbo"])
 def test_while_runs_are_merged_rectangles_and_certain_keys_share_the_pairs(name: str) -> None:
     data = tables("duplicates", rows=8000)
-    whole = sums_of(data.a, data.b).pairs[0]
+    per_key = np.bincount(data.a[:, 0], minlength=400) * np.bincount(data.b[:, 0], minlength=400)
+    below = np.concatenate(([0], np.cumsum(per_key)))  # pairs of keys below each key
+    whole = below[-1]
     last, seen = 0, 0
     for progress in run(join_of(name, data.a, data.b, memory=80_000)):
         p = progress.pieces
         certain = int(p.certain.pairs[0])
         assert certain >= last
         if 0 < certain < whole:
-            x = np.sort(data.a[:, 0])[-1]
-            for code in range(int(x) + 1):  # the keys that are certain are those below some key
-                below = sums_of(data.a[data.a[:, 0] < code], data.b[data.b[:, 0] < code]).pairs[0]
-                if below >= certain:
-                    break
-            assert below == certain
+            code = int(np.searchsorted(below, certain))
+            assert below[code] == certain  # the keys that are certain are those below some key
             left_a, left_b = (side[:, 0] >= code for side in (data.a, data.b))
             for i in range(len(p)):
                 a = slice(p.first_a[i], p.first_a[i] + p.own_a[i])
@@ -73,10 +71,11 @@ def test_while_runs_are_merged_rectangles_and_certain_keys_share_the_pairs(name:
     assert seen == 2
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", ["duplicates", "skew"])
-def test_a_partition_has_the_sums_of_its_rows_among_those_read_when_it_was_joined(kind: str) -> None:
+def test_a_partition_has_the_sums_of_its_rows_among_those_read_when_it_was_joined(kind: str, threads: int) -> None:
     data = tables(kind, rows=12_000)
-    join = join_of("prjoin", data.a, data.b, memory=90_000)
+    join = join_of("prjoin", data.a, data.b, memory=120_000, threads=threads)
     assert isinstance(join, PRJoin)
     reports = 0
     for progress in run(join):

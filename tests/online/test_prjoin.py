@@ -10,7 +10,7 @@ import pytest
 from tests.online.tables import COUNT_AND_SUM, Collected, all_pairs, join_of, records, tables
 
 from millrace.core.budget import Budget
-from millrace.core.errors import BudgetError, ParameterError
+from millrace.core.errors import BudgetError, ParameterError, SpillError
 from millrace.online.inputs import ArrayInput, StallingInput
 from millrace.online.invocation import Expanding, Moment, NotBefore
 from millrace.online.plan import Layout
@@ -156,3 +156,25 @@ def test_parameters_that_make_no_sense_are_errors() -> None:
         NotBefore(Expanding(), 2.0)
     with pytest.raises(ParameterError, match="partitions must be 1 or more"):
         Layout(partitions=0)
+
+
+@pytest.mark.parametrize("kind", ["one to one", "skew", "empty", "few rows"])
+def test_two_threads_come_to_the_same_answer(kind: str) -> None:
+    data = tables(kind, rows=60_000)
+    random = np.random.default_rng(1)
+    a, b = (StallingInput(ArrayInput(side), iter(random.choice([0, 900], 20).tolist())) for side in (data.a, data.b))
+    budget = Budget(300_000)
+    end = finished(prjoin(a, b, budget=budget, threads=2))
+    assert tuple(end.pieces.answer()[0]) == data.expected()
+    assert end.pieces.exact.all()
+    assert budget.peak_bytes <= budget.memory_bytes
+
+
+def test_a_join_beside_reading_that_fails_ends_the_run() -> None:
+    data = tables("one to one", rows=60_000)
+    join = prjoin(data.a, data.b, memory=300_000, threads=2)
+    while not join.step().counters.temp_written_bytes:
+        pass
+    join._spill.close()  # what was spilled can't be read again
+    with pytest.raises((SpillError, AssertionError, RuntimeError)):
+        finished(join)

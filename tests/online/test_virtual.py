@@ -13,8 +13,8 @@ from millrace.online.prjoin import PRJoin
 from millrace.online.ripple import Ripple
 from millrace.online.virtual import Setting, Simulated, simulate
 
-DISK = Setting(rows=80_000)
-SSD = Setting(rows=80_000, temporary_device="prjoin-ssd", extent_bytes=250_000)
+DISK = Setting(rows=200_000)
+SSD = Setting(rows=200_000, temporary_device="prjoin-ssd", extent_bytes=250_000)
 
 
 @cache
@@ -26,17 +26,23 @@ def run_of(name: str, setting: Setting = DISK, **options: object) -> Simulated:
     return simulate({"grace": Grace, "prjoin": PRJoin}[name], setting, layout=layout, **options)
 
 
-@pytest.mark.parametrize("name", ["grace", "prjoin", "ripple"])
+@pytest.mark.parametrize("name", ["grace", "prjoin"])
 def test_every_row_of_a_finds_its_match(name: str) -> None:
     assert run_of(name).answer.tolist() == [[DISK.rows, DISK.rows]]
 
 
-def test_pr_join_is_much_faster_than_ripple_and_not_much_slower_than_grace() -> None:
-    grace, prjoin, ripple = (run_of(name).seconds for name in ("grace", "prjoin", "ripple"))
-    assert ripple / prjoin >= 5
-    assert prjoin / grace <= 1.5
+def test_pr_join_is_not_much_slower_than_grace() -> None:
+    assert run_of("prjoin").seconds / run_of("grace").seconds <= 1.5
 
 
+@pytest.mark.slow
+def test_pr_join_is_much_faster_than_ripple() -> None:
+    ripple = run_of("ripple")
+    assert ripple.answer.tolist() == [[DISK.rows, DISK.rows]]
+    assert ripple.seconds / run_of("prjoin").seconds >= 5
+
+
+@pytest.mark.slow
 def test_early_results_of_pr_join_come_sooner_than_those_of_ripple() -> None:
     prjoin, ripple = run_of("prjoin", stop=False), run_of("ripple")
 
@@ -47,6 +53,7 @@ def test_early_results_of_pr_join_come_sooner_than_those_of_ripple() -> None:
     assert results_at(prjoin, read_at) > 3 * results_at(ripple, read_at)
 
 
+@pytest.mark.slow
 def test_on_an_ssd_reading_again_hides_behind_reading_the_input() -> None:
     grace, prjoin = run_of("grace", SSD), run_of("prjoin", SSD, stop=False)
     assert prjoin.seconds / grace.seconds < 1.15

@@ -23,7 +23,6 @@ from millrace.online.rectangles import Chunk, join_all, make_rectangle
 from millrace.online.spill import Fetch, Spill
 from millrace.online.sums import Sums
 
-
 # pages by 2 partition + side, and how many pages a list needs to have a full extent: which lists (partition, side) give one up
 Victims = Callable[[Int64Array, int], list[tuple[int, int]]]
 

@@ -23,7 +23,7 @@ _GOOD_EXTENT = 256 << 10
 _LEAST_EXTENT = 48
 _MOST_PARTITIONS = 512
 _SPARE = 1.25  # partitions are not all alike
-_CANDIDATES = tuple(sorted({int(round(2 ** (k / 4))) for k in range(4, 4 * 13)}))
+_CANDIDATES = tuple(sorted({round(2 ** (k / 4)) for k in range(4, 4 * 13)}))
 
 
 @dataclass(frozen=True)
