@@ -105,16 +105,15 @@ def test_groups_of_both_sides_add_up_to_the_answer_and_are_each_right(name: str)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_byte_budget_holds_and_is_used(name: str) -> None:
-    data = tables("one to one", rows=40_000)
+    data = tables("one to one", rows=16_000)
     budget = Budget(data.bytes // 5)
     finished(join_of(name, data.a, data.b, COUNT_AND_SUM, budget=budget))
     assert 0.5 * budget.memory_bytes < budget.peak_bytes <= budget.memory_bytes
 
 
-@pytest.mark.parametrize("mode", ["buffered", "direct"])
-@pytest.mark.parametrize("name", NAMES)
-def test_direct_transfers_give_the_same_answer(name: str, mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["grace", "prjoin", "ripple", "sms", "rpj"])
+def test_direct_transfers_give_the_same_answer(name: str, tmp_path: Path) -> None:
     data = tables("skew", rows=40_000)
-    spill = FileSpill(tmp_path, mode=mode)  # type: ignore[arg-type]
+    spill = FileSpill(tmp_path, mode="direct")
     assert answer(name, data, memory=1 << 19, spill=spill) == data.expected()
     assert spill.written_bytes > 0
