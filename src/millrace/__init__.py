@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millrace.core.conditions import between, expr, near, similar
+    from millrace.online.aggregations import avg, count, stddev_pop, stddev_samp, sum_, var_pop, var_samp
+    from millrace.online.estimate import estimate
+    from millrace.online.reports import Report
+    from millrace.online.run import Run
     from millrace.spark.enrich import Lookup, enrich
     from millrace.spark.failures import task_error
     from millrace.spark.master import MasterTable
@@ -18,14 +22,24 @@ __all__ = [
     "Lookup",
     "MasterTable",
     "ParquetTable",
+    "Report",
+    "Run",
     "__version__",
+    "avg",
     "between",
+    "count",
     "enrich",
+    "estimate",
     "expr",
     "near",
     "reports",
     "similar",
+    "stddev_pop",
+    "stddev_samp",
+    "sum_",
     "task_error",
+    "var_pop",
+    "var_samp",
 ]
 
 _HOMES = {
@@ -33,13 +47,23 @@ _HOMES = {
     "Lookup": "millrace.spark.enrich",
     "MasterTable": "millrace.spark.master",
     "ParquetTable": "millrace.spark.parquet",
+    "Report": "millrace.online.reports",
+    "Run": "millrace.online.run",
+    "avg": "millrace.online.aggregations",
     "between": "millrace.core.conditions",
+    "count": "millrace.online.aggregations",
     "enrich": "millrace.spark.enrich",
+    "estimate": "millrace.online.estimate",
     "expr": "millrace.core.conditions",
     "near": "millrace.core.conditions",
     "reports": "millrace.spark.reports",
     "similar": "millrace.core.conditions",
+    "stddev_pop": "millrace.online.aggregations",
+    "stddev_samp": "millrace.online.aggregations",
+    "sum_": "millrace.online.aggregations",
     "task_error": "millrace.spark.failures",
+    "var_pop": "millrace.online.aggregations",
+    "var_samp": "millrace.online.aggregations",
 }
 
 

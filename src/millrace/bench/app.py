@@ -269,6 +269,28 @@ def joins(
     _present(run, json_file)
 
 
+@bench_app.command("estimate")
+def estimate(
+    rows: Annotated[int, typer.Option(help="Rows of each table, 16 bytes each.")] = 100_000_000,
+    memory: Annotated[str, typer.Option(help="Memory of either contender.")] = "500m",
+    threads: Annotated[int, typer.Option(help="Threads of either contender.")] = 2,
+    row_group_rows: Annotated[int, typer.Option(help="Rows of a row group of the Parquet files.")] = 1 << 20,
+    seed: Seed = 1,
+    data: Data = None,
+    json_file: Json = None,
+) -> None:
+    """A join of two large tables: DuckDB's exact answer, and millrace's estimate, early and in the end. Needs no Spark."""
+
+    def run(console: Console) -> tuple[dict[str, Any], Table]:
+        from millrace.bench.estimate import EstimateOptions, estimate_table, run_estimate
+
+        options = EstimateOptions(rows, memory, threads, row_group_rows, seed, data)
+        report = run_estimate(options, lambda text: console.print(f"... {text}", highlight=False))
+        return report, estimate_table(report)
+
+    _present(run, json_file)
+
+
 def _present(run: Callable[[Console], tuple[dict[str, Any], Table]], json_file: Path | None) -> None:
     """Run, print, write. Exit code 1 if the times can't be believed, 2 for bad options, 130 after Ctrl-C."""
     console = Console()

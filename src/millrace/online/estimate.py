@@ -1,0 +1,85 @@
+"""`mr.estimate`: an aggregate over the join of two tables, early with an interval, exact in the end.
+
+sources --> Side.numbered --> BatchInput --> PR-Join --> pieces --> totals --> aggregates --> intervals --> Report
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from millrace.core.budget import parse_bytes
+from millrace.core.errors import ParameterError
+from millrace.online.aggregations import Aggregation, aggregation
+from millrace.online.intervals import IntervalRule
+from millrace.online.order import ORDERS, Chosen
+from millrace.online.protocol import A, B
+from millrace.online.query import Question
+from millrace.online.run import Options, Run
+from millrace.online.sources import Source, loaded, open_source
+from millrace.online.spill import FileSpill
+
+ENGINES = ("auto", "local", "spark")
+_LOADED = 16  # a table that takes less than this part of the memory is read at once
+
+
+def estimate(
+    left: Any,
+    right: Any,
+    *,
+    on: Any,
+    group_by: Any = None,
+    where: Any = None,
+    memory: int | str = "500m",
+    seed: int = 0,
+    confidence: float = 0.95,
+    interval: Literal["each", "always"] = "each",
+    order: Chosen = "auto",
+    engine: Literal["auto", "local", "spark"] = "auto",
+    target: float = 0.01,
+    every: float = 0.1,
+    threads: int | None = None,
+    spill: str | Path | None = None,
+    spill_limit: int | str | None = None,
+    **aggregates: Aggregation | str,
+) -> Run:
+    """Begin to answer aggregates over the join of two tables; see docs/estimate.md.
+
+    `left`, `right`: Parquet folders or files, pyarrow tables or readers, DuckDB relations. `on`: columns with equal values. `memory`: what
+    the run may hold. `target`: the relative half-width that forecasts are about. `every`: seconds between reports, at least (0: all).
+    `threads`: 2 joins beside reading; 1 makes a run repeatable report by report. `spill`: folder for temporary data.
+    """
+    if engine not in ENGINES:
+        raise ParameterError(f"engine must be one of {', '.join(ENGINES)}; got {engine!r}")
+    if engine == "spark":
+        raise ParameterError('estimates on Spark are not there yet; use engine="local" with Parquet folders')
+    if order not in ORDERS:
+        raise ParameterError(f"order must be one of {', '.join(ORDERS)}; got {order!r}")
+    if threads not in (None, 1, 2):
+        raise ParameterError(f"threads must be 1 or 2; got {threads!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ParameterError(f"seed must be a whole number from 0 on; got {seed!r}")
+    rule = IntervalRule(confidence, interval)
+    if not target > 0 or not every >= 0:
+        raise ParameterError(f"target must be above 0 and every 0 or more; got {target!r} and {every!r}")
+    asked = {label: aggregation(label, given) for label, given in aggregates.items()}
+    options = Options(
+        parse_bytes(memory), seed, rule, order, target, every, threads or min(2, os.cpu_count() or 1), spill,
+        None if spill_limit is None else parse_bytes(spill_limit),
+    )  # fmt: skip
+    FileSpill(spill)  # an error if there is no such folder
+    started = time.monotonic()
+    sources: list[Source] = []
+    try:
+        for given, which in ((left, "left"), (right, "right")):
+            sources.append(open_source(given, which, spill))
+        question = Question((sources[A], sources[B]), on, asked, group_by, where)
+        for side in (A, B):
+            sources[side] = loaded(sources[side], question.columns(side), options.memory_bytes // _LOADED)
+        return Run(question, (sources[A], sources[B]), options, started)
+    except BaseException:
+        for source in sources:
+            source.close()
+        raise

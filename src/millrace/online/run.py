@@ -1,0 +1,435 @@
+"""A run of `mr.estimate`: an iterator of reports that ends with the exact answer, and can be stopped at any time.
+
+begin --> sample, plan --> [ step, step, report ] ... --> exact --> closed
+             ^                  |
+             +---- more groups, or longer texts, than the sample had shown: from the start, with more room
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+import numpy as np
+
+from millrace.core.budget import Budget, format_bytes
+from millrace.core.errors import BudgetError, ParameterError, SpillError
+from millrace.core.step import Int64Array
+from millrace.online.aggregates import Point, aggregate
+from millrace.online.answers import totals_of
+from millrace.online.coverage import Coverage
+from millrace.online.functions import Products
+from millrace.online.inputs import BatchInput
+from millrace.online.intervals import Estimates, IntervalRule, intervals
+from millrace.online.invocation import Expanding
+from millrace.online.order import Chosen, Order, check_sources
+from millrace.online.outlook import seconds_to_exact, share_for, spread_of
+from millrace.online.plan import Layout, make_plan
+from millrace.online.prjoin import PRJoin
+from millrace.online.protocol import A, B, Pieces, Progress
+from millrace.online.query import MOST_GROUPS, Query, Question, Room
+from millrace.online.reports import Held, Report, against_the_end
+from millrace.online.samples import Batches, check_groups, pilots, room_for, take_samples
+from millrace.online.sides import NeedsRoom
+from millrace.online.sources import Source
+from millrace.online.spill import FileSpill
+from millrace.online.sums import Sums
+from millrace.online.verify import verify_coverage
+
+_WINDOW = 64  # a batch of rows takes that part of the memory, of either side
+_FIRST_SHARE, _FIRST_ROWS = 0.01, 100  # of the rows, before the first report
+_STEPS = 128  # batches of a side, at least
+_PARTITION_ROWS = 4096
+_MOST_BATCH_ROWS = 1 << 18
+
+
+@dataclass(frozen=True)
+class Options:
+    memory_bytes: int
+    seed: int
+    rule: IntervalRule
+    order: Chosen
+    target: float
+    every: float
+    threads: int
+    spill: str | Path | None
+    spill_limit_bytes: int | None
+
+
+class Early(Expanding):
+    """The usual condition, with the first join after a hundredth of the input even where much more fits into memory."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def begin(self, partitions: int, memory_rows: int, order: Int64Array) -> None:
+        rows = min(memory_rows / 64, max(_FIRST_ROWS, _FIRST_SHARE * self._rows))
+        self.first_share = min(1.0, max(1.0, rows) / memory_rows)
+        super().begin(partitions, memory_rows, order)
+
+
+class Run:
+    """Iterate for reports; the last one is exact. Or say when to stop: `until`, `seconds`, `exact`.
+
+    `history` holds all reports, `last` the newest. Leaving a `with` block, `close()`, an error or Ctrl-C end the run; temporary data
+    are gone then, and the reports stay.
+    """
+
+    def __init__(self, question: Question, sources: tuple[Source, Source], options: Options, started: float) -> None:
+        self.history: list[Report] = []
+        self._join: PRJoin | None = None
+        self._inputs: list[BatchInput] = []
+        self._closed = self._done = False
+        self._question, self._sources, self._options = question, sources, options
+        self._target = options.target
+        self._rows = (sources[A].rows, sources[B].rows)
+        self._seconds = 0.0  # worked so far
+        self._ended_at: float | None = None
+        samples = take_samples(sources, question, options.memory_bytes, options.seed)
+        self._pilots = pilots(question, samples)
+        try:
+            room = room_for(question, samples)
+            self._order = self._checked_order(room, samples)
+            del samples
+            self._begin(room)
+        except BaseException:
+            self.close()
+            raise
+        self._entered = started
+        self._work_done()
+
+    # --- starting, and starting again
+
+    def _query(self, room: Room) -> Query:
+        seeds = [None if source.random else self._options.seed * 2 + side for side, source in enumerate(self._sources)]
+        return Query(self._question, self._sources, room, self._pilots, (seeds[A], seeds[B]))
+
+    def _begin(self, room: Room) -> None:
+        options = self._options
+        check_groups(*room.groups)
+        self._room, self.query = room, self._query(room)
+        budget = Budget(options.memory_bytes)
+        spill = FileSpill(options.spill, limit_bytes=options.spill_limit_bytes)
+        try:
+            rows = self._reserve(budget)
+            self._inputs = [self._input(side, rows[side]) for side in (A, B)]
+            self._join = PRJoin(
+                self._inputs[A], self._inputs[B], self.query.functions, budget, spill,
+                invocation=Early(sum(self._rows)), layout=self._layout(budget), seed=options.seed, threads=self._threads,
+            )  # fmt: skip
+        except BudgetError as small:
+            self._stop()
+            raise self._too_small(small) from None
+        self.budget = budget
+
+    def _checked_order(self, room: Room, samples: tuple[Batches, Batches]) -> Order:
+        query = self._query(room)
+        return check_sources(self._sources, samples, query.sides, query.functions, self._options.order)
+
+    def _layout(self, budget: Budget) -> Layout:
+        """Tables that fit into memory easily need few partitions: a join of one has its price."""
+        needed = sum(8 * rows * side.width for rows, side in zip(self._rows, self.query.sides, strict=True))
+        if needed > budget.memory_bytes // 4:
+            return Layout()
+        return Layout(partitions=max(8, min(256, sum(self._rows) // _PARTITION_ROWS)))
+
+    @property
+    def _threads(self) -> int:
+        return self._options.threads if isinstance(self.query.functions, Products) else 1
+
+    def _reserve(self, budget: Budget) -> tuple[int, int]:
+        """Set memory aside for batches on their way to the join: how many rows they have."""
+        found = []
+        for side, name in ((A, "left"), (B, "right")):
+            source, width = self._sources[side], self.query.sides[side].width
+            budget.reserve(f"{name} table", source.held_bytes)
+            each = source.row_bytes(self._question.columns(side)) + 3 * 8 * width
+            rows = min(_MOST_BATCH_ROWS, budget.memory_bytes // (_WINDOW * each), -(-source.rows // _STEPS))
+            rows = max(64, rows)
+            budget.reserve(f"{name} batches", 2 * rows * each)
+            found.append(rows)
+        return found[A], found[B]
+
+    def _input(self, side: int, rows: int) -> BatchInput:
+        source, columns = self._sources[side], self._question.columns(side)
+        batches = source.batches(columns, rows, self._options.seed * 2 + side)
+        return BatchInput(batches, self.query.sides[side].numbered, source.rows, self.query.sides[side].width, ahead=1)
+
+    def _too_small(self, small: BudgetError) -> BudgetError:
+        """The same, with what would do."""
+        memory, needed = self._options.memory_bytes, None
+        while needed is None and memory < 1 << 50:
+            memory = int(memory * 1.25) + 1024
+            needed = memory if self._fits(memory) else None
+        if needed is None:
+            return small
+        return BudgetError(
+            f"the memory budget of {format_bytes(self._options.memory_bytes)} is too small for this estimate; give memory={needed} "
+            f"({format_bytes(needed)}) or more",
+            needed,
+        )
+
+    def _fits(self, memory: int) -> bool:
+        functions = self.query.functions
+        budget = Budget(memory)
+        try:
+            self._reserve(budget)
+            each = Pieces.bytes_each(functions.functions, functions.groups)
+            widths = (self.query.sides[A].width, self.query.sides[B].width)
+            make_plan(
+                functions,
+                widths,
+                self._rows,
+                budget,
+                self._layout(budget),
+                FileSpill(self._options.spill).buffer_bytes,
+                each,
+                self._threads,
+            )
+        except BudgetError:
+            return False
+        return True
+
+    # --- going on
+
+    def __iter__(self) -> Iterator[Report]:
+        return self
+
+    def __next__(self) -> Report:
+        report = self._advance(None)
+        if report is None:
+            raise StopIteration
+        return report
+
+    def _advance(self, deadline: float | None) -> Report | None:
+        """The next report; None: there is none, or `deadline` (in seconds worked) has come and there is one already."""
+        if self._done or self._closed:
+            return None
+        self._entered = time.monotonic()
+        try:
+            progress = self._steps(deadline)
+            report = None if progress is None else self._report(progress)
+        except SpillError as full:
+            self.close()
+            raise SpillError(f"{full}. The last report stays in run.last; temporary data are gone") from full
+        except BaseException:
+            self.close()
+            raise
+        if report is not None:
+            self.history.append(report)
+        self._done = report is not None and report.exact
+        self._work_done()
+        if self._done:
+            self._stop()
+        return report
+
+    def _work_done(self) -> None:
+        now = time.monotonic()
+        self._seconds += now - self._entered
+        self._entered = now
+
+    def _steps(self, deadline: float | None) -> Progress | None:
+        due = self.history[-1].seconds + self._options.every if self.history else 0.0
+        newer: Progress | None = None
+        while True:
+            try:
+                assert self._join is not None
+                progress = self._join.step()
+            except NeedsRoom as more:
+                self._restart(more)
+                continue
+            self._work_done()
+            if progress.input_ended and self._ended_at is None:
+                self._ended_at = self._seconds
+            newer = progress if progress.reported else newer
+            if progress.done or (progress.reported and self._seconds >= due):
+                return progress
+            if deadline is not None and self._seconds >= deadline and (self.history or newer is not None):
+                return newer
+
+    def _restart(self, more: NeedsRoom) -> None:
+        self._stop()
+        self._ended_at = None
+        self._begin(_more(self._room, more))
+
+    # --- reporting
+
+    def _report(self, progress: Progress) -> Report:
+        groups, pieces = self._selected(progress.pieces)
+        ended = progress.input_ended and bool(progress.pieces.exact.any())  # from then on sizes of partitions are final
+        totals = totals_of(pieces, *self._rows, input_ended=ended, done=progress.done)
+        assert totals is not None
+        if not totals.exact and not progress.done:
+            totals = replace(totals, covariance=totals.covariance * self._order.inflation)
+        estimates, points = {}, []
+        for output in self.query.outputs:
+            point = aggregate(output.aggregate, output.of(totals), output.shift)
+            counted = totals.pairs if output.count is None else totals.value[:, output.count]
+            point = _with_nulls(point, counted)
+            points.append(point)
+            estimates[output.label] = intervals(point, self._options.rule)
+        read = (progress.counters.rows_a, progress.counters.rows_b)
+        share = sum(read) / max(1, sum(self._rows))
+        done = float(progress.pieces.exact.mean()) if progress.input_ended else 0.0
+        return Report(
+            len(self.history) + 1, self._seconds, read, self._rows, int(totals.pairs.sum()), progress.done, estimates, groups, self._order,
+            self._target, self._seconds_to_target(pieces, estimates, points, progress),
+            None if progress.done else seconds_to_exact(self._seconds, share, done, self._ended_at),
+            progress.counters.temp_written_bytes,
+        )  # fmt: skip
+
+    def _selected(self, pieces: Pieces) -> tuple[tuple[Any, ...] | None, Any]:
+        """The groups that have been seen, and the pieces of these alone. In the general path, `pairs` are those that pass all conditions."""
+        kept, sums = self.query.kept, pieces.all()
+        certain = pieces.certain
+        if kept is not None:
+            sums = replace(sums, pairs=np.rint(sums.t[..., kept]).astype(np.int64))
+            certain = replace(certain, pairs=np.rint(certain.t[..., kept]).astype(np.int64))
+        if not self._question.group_order:
+            chosen, groups = np.zeros(1, np.int64), None
+        else:
+            chosen = np.flatnonzero(sums.pairs.sum(axis=0) + certain.pairs)
+            groups = tuple(self.query.group_key(int(number)) for number in chosen)
+        counts = {
+            name: getattr(pieces, name)
+            for name in ("rows_a", "rows_b", "own_a", "own_b", "total_a", "total_b", "first_a", "first_b")
+        }
+        part = Sums(sums.t[:, chosen], sums.sx[:, chosen], sums.sy[:, chosen], sums.q[:, chosen], sums.pairs[:, chosen])
+        sure = Sums(certain.t[chosen], certain.sx[chosen], certain.sy[chosen], certain.q[chosen], certain.pairs[chosen])
+        return groups, SimpleNamespace(kind=pieces.kind, exact=pieces.exact, certain=sure, **counts, **vars(part))
+
+    def _seconds_to_target(
+        self, pieces: Any, estimates: dict[str, Estimates], points: list[Point], progress: Progress
+    ) -> float | None:
+        """For the aggregate and group that are furthest from it."""
+        if progress.done or progress.input_ended:
+            return 0.0 if progress.done else None
+        worst: tuple[float, int, int] | None = None
+        for number, each in enumerate(estimates.values()):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                relative = np.where(np.isnan(each.half_width / each.value), np.inf, np.abs(each.half_width / each.value))
+            if len(relative) and (worst is None or relative.max() > worst[0]):
+                worst = (float(relative.max()), number, int(relative.argmax()))
+        if worst is None or not np.isfinite(worst[0]):
+            return None
+        if worst[0] <= self._target:
+            return 0.0
+        spread = spread_of(pieces, *self._rows)
+        if spread is None:
+            return None
+        relative_now, number, group = worst
+        output, point = self.query.outputs[number], points[number]
+        wanted = float(point.variance[group]) * (self._target / relative_now) ** 2 / self._order.inflation
+        gradient = output.gradient(point.gradient, pieces.t.shape[-1])[group]
+        share = share_for(spread, gradient, wanted, group)
+        if share is None:
+            return None
+        joined = float((pieces.rows_a + pieces.rows_b).mean()) / max(1, sum(self._rows))
+        return max(0.0, self._seconds * (share / joined - 1))
+
+    # --- stopping
+
+    @property
+    def last(self) -> Report | None:
+        """The newest report."""
+        return self.history[-1] if self.history else None
+
+    def until(self, relative: float | None = None, *, seconds: float | None = None) -> Report:
+        """Go on until all intervals are at most `relative` of their values to either side, or for so many seconds, or to the end.
+
+        The run stays open: go on, or close it.
+        """
+        if relative is None and seconds is None:
+            raise ParameterError("until needs relative= or seconds=; use exact() to run to the end")
+        if (relative is not None and not relative >= 0) or (seconds is not None and not seconds >= 0):
+            raise ParameterError(f"relative and seconds must be 0 or more; got {relative!r} and {seconds!r}")
+        if relative:
+            self._target = relative
+        deadline = None if seconds is None else self._seconds + seconds
+        report = self.last
+        while not self._enough(report, relative, deadline):
+            newer = self._advance(deadline)
+            if newer is None:
+                break
+            report = newer
+        report = self.last
+        if report is None:
+            raise ParameterError("the run was closed before its first report; start it again")
+        return report
+
+    def _enough(self, report: Report | None, relative: float | None, deadline: float | None) -> bool:
+        if report is None:
+            return False
+        narrow = relative is not None and report.relative_half_width <= relative
+        return report.exact or narrow or (deadline is not None and self._seconds >= deadline)
+
+    def seconds(self, seconds: float) -> Report:
+        """Go on for so many seconds; the newest report by then."""
+        return self.until(seconds=seconds)
+
+    def exact(self) -> Report:
+        """Go on to the end: the exact answer."""
+        for _ in self:
+            pass
+        if self.last is None or not self.last.exact:
+            raise ParameterError("the run was closed before its end; start it again")
+        return self.last
+
+    def held(self) -> dict[str, Held]:
+        """How many of the early intervals held the exact answer, by aggregate. At the end of the run only."""
+        return against_the_end(self.history)
+
+    def verify(self, name: str | None = None, *, reshuffles: int = 200, rows: int = 50_000) -> Coverage:
+        """How often intervals hold on these very tables: both reshuffled many times, and estimated from each time.
+
+        Of larger tables the rows of some keys are taken, about `rows` of them. Reads both tables once.
+        """
+        if self._closed:
+            raise ParameterError("the run is closed; verify before closing it")
+        return verify_coverage(self.query, self._sources, self._options.rule, name, reshuffles, rows, self._options.seed)
+
+    def close(self) -> None:
+        """End the run, and give back memory and temporary space. The reports stay."""
+        self._stop()
+        if not self._closed:
+            self._closed = True
+            for source in self._sources:
+                source.close()
+
+    def _stop(self) -> None:
+        if self._join is not None:
+            self._join.close()
+            self._join = None
+        for each in self._inputs:
+            each.close()
+        self._inputs = []
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_sources"):
+            self.close()
+
+
+def _more(room: Room, more: NeedsRoom) -> Room:
+    groups = list(room.groups)
+    if more.groups:
+        most = MOST_GROUPS // groups[1 - more.side]
+        groups[more.side] = max(more.groups, min(most, max(2 * more.groups, 4 * groups[more.side])))
+    return Room((groups[A], groups[B]), max(room.text_bytes, -(-2 * more.text_bytes // 8) * 8))
+
+
+def _with_nulls(point: Point, counted: Any) -> Point:
+    """SQL's SUM of no value is null: NaN here, as for the other aggregates. Of an estimate nobody can tell yet."""
+    if point.exact and point.name == "SUM":
+        return replace(point, value=np.where(counted > 0, point.value, np.nan))
+    return point

@@ -1,0 +1,88 @@
+"""A look at some rows before a run starts: how many groups there may be, how long texts are, about where values lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.core.errors import ParameterError
+from millrace.online.aggregates import functions_needed
+from millrace.online.evaluate import doubles, evaluate, plain
+from millrace.online.order import SAMPLE_BLOCKS
+from millrace.online.protocol import A, B
+from millrace.online.query import MOST_GROUPS, Question, Room
+from millrace.online.sides import Grouping, NeedsRoom
+from millrace.online.sources import Source
+
+Batches = Sequence[pa.RecordBatch]
+_BLOCK_ROWS = 8192
+
+
+def take_samples(sources: tuple[Source, Source], question: Question, memory_bytes: int, seed: int) -> tuple[Batches, Batches]:
+    """Parts of blocks of either side, an eighth of the memory at most. They go before the join takes any."""
+
+    def of(side: int) -> Batches:
+        columns = question.columns(side)
+        rows = memory_bytes // (16 * SAMPLE_BLOCKS * max(1, sources[side].row_bytes(columns)))
+        return sources[side].sample(columns, SAMPLE_BLOCKS, max(16, min(_BLOCK_ROWS, rows)), seed)
+
+    return of(A), of(B)
+
+
+def room_for(question: Question, samples: tuple[Batches, Batches]) -> Room:
+    """Twice what the sample shows."""
+    groups = [_groups(side, question.groups[side], samples[side]) for side in (A, B)]
+    check_groups(groups[A], groups[B])
+    longest = max((_longest(batch) for side in (A, B) for batch in samples[side]), default=0)
+    return Room((groups[A], groups[B]), max(16, -(-2 * longest // 8) * 8))
+
+
+def check_groups(a: int, b: int) -> None:
+    if a * b > MOST_GROUPS:
+        raise ParameterError(
+            f"group_by gives room for {a * b:,} groups or more, and {MOST_GROUPS:,} is the limit; group by a column with fewer values"
+        )
+
+
+def _groups(side: int, columns: Sequence[str], batches: Batches) -> int:
+    if not columns:
+        return 1
+    grouping = Grouping(side, columns, MOST_GROUPS)
+    try:
+        for batch in batches:
+            grouping.codes([plain(batch.column(name)) for name in columns])
+    except NeedsRoom as many:
+        check_groups(many.groups, 1)
+    seen = len(grouping.keys)
+    return min(MOST_GROUPS, seen + max(8, seen))
+
+
+def _longest(batch: pa.RecordBatch) -> int:
+    texts = [plain(column) for column in batch.columns]
+    lengths = [
+        pc.max(pc.binary_length(column)).as_py() or 0
+        for column in texts
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+    ]
+    return max(lengths, default=0)
+
+
+def pilots(question: Question, samples: tuple[Batches, Batches]) -> dict[str, float]:
+    """About the mean of what variances are asked of, to save digits; by label."""
+    found: dict[str, float] = {}
+    for label, value in question.values.items():
+        if functions_needed(question.aggregations[label].name) == 3 and len(value.sides) == 1:
+            (side,) = value.sides
+            parts = [
+                evaluate(value, lambda _, name, batch=batch: plain(batch.column(name)), batch.num_rows)  # type: ignore[misc]
+                for batch in samples[side]
+            ]
+            numbers = np.concatenate(
+                [doubles(part).drop_null().to_numpy(zero_copy_only=False) for part in parts] or [np.zeros(0)]
+            )
+            finite = numbers[np.isfinite(numbers)]
+            found[label] = float(np.mean(finite)) if len(finite) else 0.0
+    return found
