@@ -73,7 +73,7 @@ def test_bad_input_is_refused_with_a_reason(changes: dict[str, Any], error: type
 def test_something_must_be_asked_for() -> None:
     with pytest.raises(ParameterError, match="nothing is asked for"):
         mr.estimate(LEFT, RIGHT, on="k")
-    with pytest.raises(ParameterError, match="SUM needs an expression|takes SQL text"):
+    with pytest.raises(ParameterError, match="takes SQL text"):
         mr.sum_("")
 
 
@@ -115,7 +115,7 @@ def test_inputs_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         with pytest.raises(error, match=message):
             mr.estimate(LEFT, given, on="k", s=mr.sum_("x * y"))
     DataFrame.__module__ = "pyspark.sql.dataframe"
-    with pytest.raises(ParameterError, match="Spark DataFrame.*write it as Parquet and give the folder"):
+    with pytest.raises(ParameterError, match=r"Spark DataFrame.*write it as Parquet and give the folder"):
         mr.estimate(DataFrame(), RIGHT, on="k", n=mr.count())
 
 

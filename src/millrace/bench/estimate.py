@@ -2,9 +2,9 @@
 
     SELECT sum(l.value * r.value) FROM left l JOIN right r ON l.key = r.key
 
-The left table has every key once, the right one refers to them; rows of both lie in random order. Each contender runs in a process of
-its own, with the same memory limit and threads, after the files have been read once. millrace first answers a tiny question, so that its
-kernels are compiled; that is not counted.
+The left table has every key once, the right one refers to them; rows of both lie in random order. Each contender runs in a
+process of its own, with the same memory limit and threads, after the files have been read once. millrace first answers a tiny
+question, so that its kernels are compiled; that is not counted.
 
 Run as a module, this file is such a process: it is given a job as JSON and prints its result.
 """

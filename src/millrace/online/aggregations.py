@@ -25,7 +25,8 @@ class Aggregation:
         object.__setattr__(self, "name", known(self.name))
         if self.text is None and self.name != "COUNT":
             raise ParameterError(f"{self.name} needs an expression over the columns of both sides; got none")
-        if self.text is not None and (not isinstance(self.text, str) or not self.text.strip()):
+        given: object = self.text
+        if given is not None and not (isinstance(given, str) and given.strip()):
             raise ParameterError(f"{self.name} takes SQL text over the columns of both sides; got {self.text!r}")
 
 

@@ -47,8 +47,9 @@ def estimate(
 ) -> Run:
     """Begin to answer aggregates over the join of two tables; see docs/estimate.md.
 
-    `left`, `right`: Parquet folders or files, pyarrow tables or readers, DuckDB relations. `on`: columns with equal values. `memory`: what
-    the run may hold. `target`: the relative half-width that forecasts are about. `every`: seconds between reports, at least (0: all).
+    `left`, `right`: Parquet folders or files, pyarrow tables or readers, DuckDB relations. `on`: columns with equal values.
+    `memory`: what the run may hold. `target`: the relative half-width that forecasts are about. `every`: seconds between
+    reports, at least (0: all).
     `threads`: 2 joins beside reading; 1 makes a run repeatable report by report. `spill`: folder for temporary data.
     """
     if engine not in ENGINES:
@@ -59,7 +60,7 @@ def estimate(
         raise ParameterError(f"order must be one of {', '.join(ORDERS)}; got {order!r}")
     if threads not in (None, 1, 2):
         raise ParameterError(f"threads must be 1 or 2; got {threads!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if type(seed) is not int or seed < 0:
         raise ParameterError(f"seed must be a whole number from 0 on; got {seed!r}")
     rule = IntervalRule(confidence, interval)
     if not target > 0 or not every >= 0:

@@ -1,7 +1,8 @@
 """SQL expressions worked out on Arrow columns, a batch at a time, by the rules of SQL.
 
-Arithmetic is in doubles, and so is division: by zero it gives an infinity or NaN. A null makes a null, a condition that is null does not
-hold, NaN equals NaN and is above all numbers. Trying an expression on no rows tells its type, and whether it can be worked out at all.
+Arithmetic is in doubles, and so is division: by zero it gives an infinity or NaN. A null makes a null, a condition that is null
+does not hold, NaN equals NaN and is above all numbers. Trying an expression on no rows tells its type, and whether it can be
+worked out at all.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from millrace.online.expressions import SIDES, Expression
 Value = Any  # an Arrow array or scalar
 Columns = Callable[[int, str], pa.Array]
 KNOWN = (
-    "+ - * / %, comparisons, AND OR NOT, IS NULL, IN, BETWEEN, LIKE, CASE, CAST, COALESCE, NULLIF, ABS, CEIL, EXP, FLOOR, LENGTH, LN, "
-    "LOWER, POWER, ROUND, SIGN, SQRT, UPPER, YEAR, MONTH, DAY"
+    "+ - * / %, comparisons, AND OR NOT, IS NULL, IN, BETWEEN, LIKE, CASE, CAST, COALESCE, NULLIF, ABS, CEIL, EXP, FLOOR, "
+    "LENGTH, LN, LOWER, POWER, ROUND, SIGN, SQRT, UPPER, YEAR, MONTH, DAY"
 )
 _CASTS = {
     "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(), "BIGINT": pa.int64(), "FLOAT": pa.float32(),

@@ -1,4 +1,4 @@
-"""SQL text over the columns of two sides: parsed, columns found, and taken apart into products of one-sided parts where it can be.
+"""SQL text over the columns of two sides: parsed, columns found, and taken apart into products of one-sided parts where it can.
 
     "l_extendedprice * (1 - l_discount)"      one side                      evaluated before the join
     "price * qty + fee"                       price(a) qty(b) + fee(a)      products: no pair is made
@@ -56,7 +56,7 @@ class Expression:
 
 
 class Names:
-    """The columns of both sides. `same`: pairs of columns that the join makes equal; either may be meant by their common name."""
+    """The columns of both sides. `same`: columns that the join makes equal; either may be meant by their common name."""
 
     def __init__(self, schemas: tuple[pa.Schema, pa.Schema], same: Sequence[tuple[str, str]]) -> None:
         self._schemas = schemas
@@ -81,7 +81,7 @@ class Names:
             return [name]
         return [column for column in names if column.lower() == name.lower()]
 
-    def parse(self, text: str, what: str) -> Expression:
+    def parse(self, text: Any, what: str) -> Expression:
         """`what` names the expression in errors."""
         node = _parsed(text, what)
 
@@ -104,7 +104,7 @@ def reason_of(wrong: SqlglotError) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", " ".join(str(wrong).split()))
 
 
-def _parsed(text: str, what: str) -> Node:
+def _parsed(text: Any, what: str) -> Node:
     if not isinstance(text, str) or not text.strip():
         raise ParameterError(f"{what} must be SQL text over the columns of both sides; got {text!r}")
     try:
@@ -143,7 +143,11 @@ def products(expression: Expression) -> tuple[Term, ...] | None:
     found = _terms(expression.node)
     if found is None:
         return None
-    return tuple(tuple(None if part is None else Expression(expression.text, part) for part in term) for term in found)  # type: ignore[misc]
+
+    def made(part: Node) -> Expression | None:
+        return None if part is None else Expression(expression.text, part)
+
+    return tuple((made(one), made(other)) for one, other in found)
 
 
 _Pair = tuple[Node, Node]

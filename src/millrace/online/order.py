@@ -1,7 +1,7 @@
 """Whether rows come in random order, and by how much intervals must be wider if only blocks of rows do.
 
-A few rows of some blocks of either side are joined, and the variance that their blocks show is compared with the one that their rows
-show. What blocks show grows with their length as in any sample by clusters: with b rows of a block seen and B in all,
+A few rows of some blocks of either side are joined, and the variance that their blocks show is compared with the one that their
+rows show. What blocks show grows with their length as in any sample by clusters: with b rows of a block seen and B in all,
 
     1 + (ratio - 1) B/b
 
@@ -31,8 +31,8 @@ ORDERS = ("auto", "random", "blocks")
 Chosen = Literal["auto", "random", "blocks"]
 SAMPLE_BLOCKS = 16
 _UNKNOWN = (
-    "whether rows come in random order can't be told from the first blocks, so there is no interval until the end. If they do, say "
-    'order="random"; otherwise scramble the table once'
+    "whether rows come in random order can't be told from the first blocks, so there is no interval until the end. If they do, "
+    'say order="random"; otherwise scramble the table once'
 )
 
 
@@ -103,7 +103,8 @@ class _Sampled:
     def by_block(self, function: int, keys: int) -> FloatArray:
         """Sums of a function by block and key, (blocks, keys)."""
         at = self.block * keys + self.cells
-        return np.bincount(at, self.values[:, function], self.blocks * keys).reshape(self.blocks, keys)
+        sums: FloatArray = np.bincount(at, self.values[:, function], self.blocks * keys).astype(np.float64)
+        return sums.reshape(self.blocks, keys)
 
 
 def _product(words: Int64Array, factor: tuple[int, ...]) -> FloatArray:

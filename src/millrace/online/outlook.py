@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from millrace.online.answers import Pieces
-from millrace.online.forecast import Spread, rows_for
 from millrace.online.sums import FloatArray
 
 END_SHARE = 0.5  # joining all partitions in the end takes about half as long as reading; nobody has measured it before
@@ -20,21 +19,25 @@ def seconds_to_exact(seconds: float, share_read: float, share_done: float, ended
     return seconds / share_read * (1 + END_SHARE) - seconds if share_read > 0 else None
 
 
-def spread_of(pieces: Pieces, of_a: int, of_b: int) -> Spread | None:
-    """Sums of squares over whole tables, from partitions that were each joined at their own time; None before that."""
+def share_for(pieces: Pieces, of_a: int, of_b: int, gradient: FloatArray, variance: float, group: int) -> float | None:
+    """The share of either input that brings the variance of an aggregate down to this; None: it can't be told.
+
+    With SX*, SY*, Q* and T* of the whole tables (`forecast.Spread`), along the gradient, and q = (1 - share)/share:
+
+        V = (SX* + SY* - T*^2 (1/(N-1) + 1/(M-1))) q + Q* q^2
+
+    which has one root above 0.
+    """
     if not len(pieces.rows_a) or pieces.rows_a.min() < 1 or pieces.rows_b.min() < 1:
         return None
-    p, r = ((rows / total)[:, None, None, None] for rows, total in ((pieces.rows_a, of_a), (pieces.rows_b, of_b)))
-    q = pieces.q / (p * r)
-    sx = (pieces.sx / p - r * (1 - r) * q) / r**2
-    sy = (pieces.sy / r - p * (1 - p) * q) / p**2
-    t = pieces.t / (p * r)[..., 0]
-    return Spread(sx.sum(axis=0), sy.sum(axis=0), q.sum(axis=0), t.sum(axis=0), of_a, of_b)
-
-
-def share_for(spread: Spread, gradient: FloatArray, variance: float, group: int) -> float | None:
-    """The share of the input that brings the variance of an aggregate down to this; None where the sums are no numbers."""
-    if not (np.isfinite(variance) and np.isfinite(gradient).all() and np.isfinite(spread.sx[group]).all()):
+    p, r = pieces.rows_a / of_a, pieces.rows_b / of_b
+    own = [np.einsum("pkl,k,l->p", each[:, group], gradient, gradient) for each in (pieces.sx, pieces.sy, pieces.q)]
+    q = own[2] / (p * r)
+    sx, sy = (own[0] / p - r * (1 - r) * q) / r**2, (own[1] / r - p * (1 - p) * q) / p**2
+    total = float((pieces.t[:, group] @ gradient / (p * r)).sum())
+    linear = float((sx + sy).sum()) - total**2 * (1 / max(1, of_a - 1) + 1 / max(1, of_b - 1))
+    square = float(q.sum())
+    if not (np.isfinite([variance, linear, square]).all() and variance >= 0 and square > 0):
         return None
-    rows = rows_for(spread, gradient, variance, group)
-    return sum(rows) / (spread.of_a + spread.of_b)
+    odds = (np.sqrt(linear**2 + 4 * square * variance) - linear) / (2 * square)
+    return float(1 / (1 + odds))

@@ -1,8 +1,8 @@
-"""A question made ready: which functions of pairs are summed, what a record holds for them, and how aggregates come of the sums.
+"""A question made ready: which functions of pairs are summed, what a record holds for them, how aggregates come of the sums.
 
-An aggregate of v = sum of products u_j(a) w_j(b) rests on the totals of functions that are products themselves: whether v is there, the
-u_j w_j, and for variances the u_j u_l w_j w_l. Equal ones are kept once. An aggregate that is no such sum, a condition over both
-sides, or keys that are compared as texts take the general path, where pairs are made.
+An aggregate of v = sum of products u_j(a) w_j(b) rests on the totals of functions that are products themselves: whether v is
+there, the u_j w_j, and for variances the u_j u_l w_j w_l. Equal ones are kept once. An aggregate that is no such sum, a
+condition over both sides, or keys that are compared as texts take the general path, where pairs are made.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Output:
             for k, weight in part:
                 value[:, i] += weight * totals.value[:, k]
                 for j, other in enumerate(self.parts):
-                    for l, times in other:
-                        covariance[:, i, j] += weight * times * totals.covariance[:, k, l]
+                    for m, times in other:
+                        covariance[:, i, j] += weight * times * totals.covariance[:, k, m]
         return Totals(value, covariance, totals.pairs, totals.exact, totals.degrees)
 
     def gradient(self, slope: FloatArray, functions: int) -> FloatArray:
@@ -100,7 +100,7 @@ class Question:
         self.schemas = (sources[A].schema, sources[B].schema)
         self.pairs = _keys(on, self.schemas)
         kinds = [tuple(plain_type(self.schemas[side].field(pair[side]).type) for side in (A, B)) for pair in self.pairs]
-        self.codec, self.key_types = key_types(self.pairs, kinds)  # type: ignore[arg-type]
+        self.codec, self.key_types = key_types(self.pairs, kinds)
         self.names = names = Names(self.schemas, self.pairs)
         if not aggregations:
             raise ParameterError(
@@ -228,7 +228,8 @@ class Query:
         )
         if len(self._made.functions) > MOST_FUNCTIONS:
             raise ParameterError(
-                f"these aggregates need {len(self._made.functions)} sums per group, and {MOST_FUNCTIONS} is the limit; ask for fewer at a time"
+                f"these aggregates need {len(self._made.functions)} sums per group, and {MOST_FUNCTIONS} is the limit; "
+                "ask for fewer at a time"
             )
         self.sides = (self._side(A, seeds[A]), self._side(B, seeds[B]))
         self.functions = self._functions()

@@ -17,7 +17,7 @@ _SHOWN = 12  # groups
 
 @dataclass(frozen=True)
 class Report:
-    """One report. `report["revenue"]` is an `Estimate` with value, low, high, half_width; with groups `report["revenue", group]`."""
+    """`report["revenue"]` is an `Estimate` with value, low, high and half_width; with groups `report["revenue", group]` is."""
 
     number: int
     seconds: float  # that the run has worked

@@ -27,7 +27,7 @@ from millrace.online.inputs import BatchInput
 from millrace.online.intervals import Estimates, IntervalRule, intervals
 from millrace.online.invocation import Expanding
 from millrace.online.order import Chosen, Order, check_sources
-from millrace.online.outlook import seconds_to_exact, share_for, spread_of
+from millrace.online.outlook import seconds_to_exact, share_for
 from millrace.online.plan import Layout, make_plan
 from millrace.online.prjoin import PRJoin
 from millrace.online.protocol import A, B, Pieces, Progress
@@ -76,8 +76,8 @@ class Early(Expanding):
 class Run:
     """Iterate for reports; the last one is exact. Or say when to stop: `until`, `seconds`, `exact`.
 
-    `history` holds all reports, `last` the newest. Leaving a `with` block, `close()`, an error or Ctrl-C end the run; temporary data
-    are gone then, and the reports stay.
+    `history` holds all reports, `last` the newest. Leaving a `with` block, `close()`, an error or Ctrl-C end the run; temporary
+    data are gone then, and the reports stay.
     """
 
     def __init__(self, question: Question, sources: tuple[Source, Source], options: Options, started: float) -> None:
@@ -169,8 +169,8 @@ class Run:
         if needed is None:
             return small
         return BudgetError(
-            f"the memory budget of {format_bytes(self._options.memory_bytes)} is too small for this estimate; give memory={needed} "
-            f"({format_bytes(needed)}) or more",
+            f"the memory budget of {format_bytes(self._options.memory_bytes)} is too small for this estimate; give "
+            f"memory={needed} ({format_bytes(needed)}) or more",
             needed,
         )
 
@@ -277,14 +277,14 @@ class Run:
         share = sum(read) / max(1, sum(self._rows))
         done = float(progress.pieces.exact.mean()) if progress.input_ended else 0.0
         return Report(
-            len(self.history) + 1, self._seconds, read, self._rows, int(totals.pairs.sum()), progress.done, estimates, groups, self._order,
-            self._target, self._seconds_to_target(pieces, estimates, points, progress),
+            len(self.history) + 1, self._seconds, read, self._rows, int(totals.pairs.sum()), progress.done, estimates, groups,
+            self._order, self._target, self._seconds_to_target(pieces, estimates, points, progress),
             None if progress.done else seconds_to_exact(self._seconds, share, done, self._ended_at),
             progress.counters.temp_written_bytes,
         )  # fmt: skip
 
     def _selected(self, pieces: Pieces) -> tuple[tuple[Any, ...] | None, Any]:
-        """The groups that have been seen, and the pieces of these alone. In the general path, `pairs` are those that pass all conditions."""
+        """The groups that have been seen, and the pieces of these alone. `pairs` are those that pass all conditions."""
         kept, sums = self.query.kept, pieces.all()
         certain = pieces.certain
         if kept is not None:
@@ -319,14 +319,11 @@ class Run:
             return None
         if worst[0] <= self._target:
             return 0.0
-        spread = spread_of(pieces, *self._rows)
-        if spread is None:
-            return None
         relative_now, number, group = worst
         output, point = self.query.outputs[number], points[number]
         wanted = float(point.variance[group]) * (self._target / relative_now) ** 2 / self._order.inflation
         gradient = output.gradient(point.gradient, pieces.t.shape[-1])[group]
-        share = share_for(spread, gradient, wanted, group)
+        share = share_for(pieces, *self._rows, gradient, wanted, group)
         if share is None:
             return None
         joined = float((pieces.rows_a + pieces.rows_b).mean()) / max(1, sum(self._rows))
@@ -340,7 +337,7 @@ class Run:
         return self.history[-1] if self.history else None
 
     def until(self, relative: float | None = None, *, seconds: float | None = None) -> Report:
-        """Go on until all intervals are at most `relative` of their values to either side, or for so many seconds, or to the end.
+        """Go on until all intervals reach at most `relative` of their values to either side, for so long, or to the end.
 
         The run stays open: go on, or close it.
         """

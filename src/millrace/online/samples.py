@@ -43,7 +43,8 @@ def room_for(question: Question, samples: tuple[Batches, Batches]) -> Room:
 def check_groups(a: int, b: int) -> None:
     if a * b > MOST_GROUPS:
         raise ParameterError(
-            f"group_by gives room for {a * b:,} groups or more, and {MOST_GROUPS:,} is the limit; group by a column with fewer values"
+            f"group_by gives room for {a * b:,} groups or more, and {MOST_GROUPS:,} is the limit; group by a column with "
+            "fewer values"
         )
 
 

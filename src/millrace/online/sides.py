@@ -39,7 +39,7 @@ class NeedsRoom(Exception):
 
 @dataclass(frozen=True)
 class Word:
-    """A double of a record: an expression less `shift`, 0 where any of `needs` is null; without one, 1 where all of them are there."""
+    """A double of a record: an expression less `shift`, 0 where any of `needs` is null; or 1 where all are there."""
 
     expression: Expression | None
     needs: tuple[Expression, ...]
@@ -96,8 +96,9 @@ class Side:
     """Makes records of batches of one side."""
 
     def __init__(
-        self, number: int, codec: KeyCodec, key: Sequence[str], *, filters: Sequence[Expression] = (), words: Sequence[Word] = (),
-        columns: Sequence[pa.Field] = (), grouping: Grouping | None = None, text_bytes: int = 64, shuffle: int | None = None,
+        self, number: int, codec: KeyCodec, key: Sequence[str], *, filters: Sequence[Expression] = (),
+        words: Sequence[Word] = (), columns: Sequence[pa.Field] = (), grouping: Grouping | None = None, text_bytes: int = 64,
+        shuffle: int | None = None,
     ) -> None:  # fmt: skip
         """`shuffle`: a seed to put the rows of each batch into random order with."""
         self.number, self._codec, self.key = number, codec, tuple(key)

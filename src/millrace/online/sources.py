@@ -126,8 +126,8 @@ class ParquetSource:
                 if found < 0 or file.schema_arrow.field(found).type != self.schema.field(name).type:
                     kind = "no such column" if found < 0 else str(file.schema_arrow.field(found).type)
                     raise SchemaError(
-                        f"the files of {self.folder} differ: column {name!r} is {self.schema.field(name).type} in one and {kind} in "
-                        "another; rewrite them with one schema"
+                        f"the files of {self.folder} differ: column {name!r} is {self.schema.field(name).type} in one and "
+                        f"{kind} in another; rewrite them with one schema"
                     )
 
     def batches(self, columns: Sequence[str], rows: int, seed: int) -> Iterator[pa.RecordBatch]:
@@ -246,7 +246,8 @@ def open_source(given: Any, which: str, folder: str | Path | None) -> Source:
         return StagedSource(_duckdb_reader(given), folder)
     if module == "pyspark":
         raise ParameterError(
-            f"the {which} input is a Spark DataFrame, and estimates on Spark are not there yet; write it as Parquet and give the folder"
+            f"the {which} input is a Spark DataFrame, and estimates on Spark are not there yet; write it as Parquet and "
+            "give the folder"
         )
     raise ParameterError(
         f"the {which} input must be a Parquet folder or file, a pyarrow Table or RecordBatchReader, or a DuckDB relation; "
