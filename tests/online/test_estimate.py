@@ -205,6 +205,24 @@ def test_parquet_arrow_readers_and_duckdb_give_the_same_end(tmp_path: Path) -> N
     assert few.rows == (3000, 3000)
 
 
+def test_tables_sorted_by_their_key_are_recognised(tmp_path: Path) -> None:
+    """The worst case: blocks of either side meet one block of the other, or none."""
+    keys = np.arange(60_000)
+    left = _written(pa.table({"k": keys}), tmp_path / "left", 2, 1000)
+    right = _written(pa.table({"k": keys, "v": np.ones(60_000)}), tmp_path / "right", 2, 1000)
+    made = held = 0
+    for seed in range(20):
+        with mr.estimate(left, right, on="k", s=mr.sum_("v"), memory="5m", every=0, threads=1, seed=seed) as run:
+            report = next(report for report in run if report.share_read > 0.2)
+        assert report.variance_of == "blocks"
+        assert report.order.inflation > 50
+        if np.isfinite(report["s"].half_width):
+            made += 1
+            held += report["s"].low <= 60_000 <= report["s"].high
+    assert made >= 15
+    assert held >= 0.7 * made  # as rows they would hold in one case of seven
+
+
 def test_blocks_that_differ_make_wider_intervals_and_the_report_says_so(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     keys = np.arange(40_000)
@@ -239,7 +257,7 @@ def _population() -> tuple[pa.Table, pa.Table, float]:
 
 def test_early_intervals_hold_the_answer_as_often_as_they_say() -> None:
     left, right, truth = _population()
-    runs, held, off = 100, 0, []
+    runs, held, off = 60, 0, []
     for seed in range(runs):
         with mr.estimate(left, right, on="k", s=mr.sum_("v"), seed=seed, every=0, threads=1, memory="4m") as run:
             for report in run:
@@ -250,8 +268,8 @@ def test_early_intervals_hold_the_answer_as_often_as_they_say() -> None:
         assert estimate.low < estimate.value < estimate.high
         held += estimate.low <= truth <= estimate.high
         off.append(estimate.value / truth - 1)
-    # 95 % of 100, less four standard errors; the mean error within four of its own
-    assert held >= 86
+    # 95 % of 60, less four standard errors; the mean error within four of its own
+    assert held >= 50
     assert abs(np.mean(off)) < 4 * np.std(off) / math.sqrt(runs)
 
 
@@ -394,8 +412,8 @@ def test_verify_tells_how_often_intervals_hold_on_these_tables() -> None:
     with mr.estimate(left, right, on="k", s=mr.sum_("v"), d=mr.stddev_samp("v"), where="v > 0.1") as run:
         run.exact()
         for name in ("s", "d"):
-            coverage = run.verify(name, reshuffles=60)
-            assert coverage.rows[-1].coverage > 0.8
+            coverage = run.verify(name, reshuffles=30)
+            assert coverage.rows[-1].coverage > 0.7
             assert abs(coverage.rows[-1].bias) < 0.05
         with pytest.raises(ParameterError, match="no aggregate 'x'"):
             run.verify("x")

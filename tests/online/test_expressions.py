@@ -25,6 +25,7 @@ ROWS = pa.table(
         "m": pa.array([1, 250, None, -75, 0], pa.int32()).cast(pa.decimal128(12, 2)),
     }
 )
+CONNECTION = duckdb.connect().register("rows", ROWS)
 NAMES = Names((ROWS.schema, pa.schema({"other": pa.int64()})), [])
 
 
@@ -50,9 +51,7 @@ def _ours(text: str) -> list[Any]:
     ],
 )  # fmt: skip
 def test_expressions_are_worked_out_as_duckdb_does(text: str) -> None:
-    connection = duckdb.connect()
-    connection.register("rows", ROWS)
-    expected = [row[0] for row in connection.execute(f"SELECT {text} FROM rows").fetchall()]
+    expected = [row[0] for row in CONNECTION.execute(f"SELECT {text} FROM rows").fetchall()]
     for mine, theirs in zip(_ours(text), expected, strict=True):
         if theirs is None or isinstance(theirs, bool):
             assert mine is theirs, (text, mine, theirs)

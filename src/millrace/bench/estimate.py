@@ -139,6 +139,7 @@ def run_millrace(job: dict[str, Any]) -> dict[str, Any]:
     tiny = pa.table({"key": [1, 2], "value": [1.0, 2.0]})
     estimate(tiny, tiny, on="key", answer=sum_(_VALUE), threads=job["threads"]).exact()
     truth = job["answer"]
+    before = status_bytes(os.getpid(), "VmRSS")
     started = time.monotonic()
     first = within = None
     with estimate(
@@ -165,6 +166,7 @@ def run_millrace(job: dict[str, Any]) -> dict[str, Any]:
             "order": report.variance_of,
             "temporary_bytes": report.temporary_bytes,
             "budget_peak_bytes": run.budget.peak_bytes,
+            "rss_before_bytes": before,
         }
 
 

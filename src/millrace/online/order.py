@@ -79,6 +79,15 @@ def check_sources(
     return Order("blocks", 1 + max(0.0, check.ratio - 1) * max(1.0, longer), check.message)
 
 
+def agreed(first: Order, second: Order) -> Order:
+    """What two samples of the same tables say together: blocks if both do."""
+    if second.use == "rows" or not np.isfinite(first.inflation):
+        return second
+    if not np.isfinite(second.inflation):
+        return first
+    return Order("blocks", (first.inflation + second.inflation) / 2, first.message)
+
+
 class _Sampled:
     """The rows of a sample that can join: code, block, values of the functions."""
 

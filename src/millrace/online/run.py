@@ -26,7 +26,7 @@ from millrace.online.functions import Products
 from millrace.online.inputs import BatchInput
 from millrace.online.intervals import Estimates, IntervalRule, intervals
 from millrace.online.invocation import Expanding
-from millrace.online.order import Chosen, Order, check_sources
+from millrace.online.order import Chosen, Order, agreed, check_sources
 from millrace.online.outlook import seconds_to_exact, share_for
 from millrace.online.plan import Layout, make_plan
 from millrace.online.prjoin import PRJoin
@@ -44,6 +44,7 @@ _WINDOW = 64  # a batch of rows takes that part of the memory, of either side
 _FIRST_SHARE, _FIRST_ROWS = 0.01, 100  # of the rows, before the first report
 _STEPS = 128  # batches of a side, at least
 _PARTITION_ROWS = 4096
+_OTHER_SEED = 1_000_003
 _MOST_BATCH_ROWS = 1 << 18
 
 
@@ -128,8 +129,18 @@ class Run:
         self.budget = budget
 
     def _checked_order(self, room: Room, samples: tuple[Batches, Batches]) -> Order:
+        """One sample in thirty looks like blocks by chance; then another one must, too."""
+        options = self._options
         query = self._query(room)
-        return check_sources(self._sources, samples, query.sides, query.functions, self._options.order)
+        first = check_sources(self._sources, samples, query.sides, query.functions, options.order)
+        if options.order != "auto" or first.use == "rows":
+            return first
+        others = take_samples(self._sources, self._question, options.memory_bytes, options.seed + _OTHER_SEED)
+        try:
+            second = check_sources(self._sources, others, query.sides, query.functions, options.order)
+        except NeedsRoom:
+            return first
+        return agreed(first, second)
 
     def _layout(self, budget: Budget) -> Layout:
         """Tables that fit into memory easily need few partitions: a join of one has its price."""

@@ -27,7 +27,7 @@ def take_samples(sources: tuple[Source, Source], question: Question, memory_byte
     def of(side: int) -> Batches:
         columns = question.columns(side)
         rows = memory_bytes // (16 * SAMPLE_BLOCKS * max(1, sources[side].row_bytes(columns)))
-        return sources[side].sample(columns, SAMPLE_BLOCKS, max(16, min(_BLOCK_ROWS, rows)), seed)
+        return sources[side].sample(columns, SAMPLE_BLOCKS, max(16, min(_BLOCK_ROWS, rows)), 2 * seed + side)
 
     return of(A), of(B)
 
