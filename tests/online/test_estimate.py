@@ -155,6 +155,13 @@ def test_values_over_both_sides_that_are_no_product() -> None:
         assert _same(report[name].value, value), name
 
 
+def test_a_spread_of_equal_whole_numbers_is_exactly_0() -> None:
+    report = mr.estimate(ORDERS, ITEMS, on=ON, group_by="pieces", d=mr.stddev_samp("pieces"), v=mr.var_pop("pieces + 1")).exact()
+    for group in report.groups or ():
+        if group is not None:
+            assert (report["d", group].value, report["v", group].value) == (0.0, 0.0)
+
+
 def test_infinities_and_nan_go_into_sums_as_in_sql() -> None:
     left = pa.table({"k": [1, 2, 3, 4], "x": [1.0, math.inf, math.nan, 2.0]})
     right = pa.table({"k": [1, 2, 2, 5], "g": ["one", "two", "two", "none"]})

@@ -173,12 +173,13 @@ class Run:
 
     def _too_small(self, small: BudgetError) -> BudgetError:
         """The same, with what would do."""
-        memory, needed = self._options.memory_bytes, None
-        while needed is None and memory < 1 << 50:
-            memory = int(memory * 1.25) + 1024
-            needed = memory if self._fits(memory) else None
-        if needed is None:
-            return small
+        least, needed = self._options.memory_bytes, 2 * self._options.memory_bytes
+        while not self._fits(needed):
+            if needed > 1 << 50:
+                return small
+            least, needed = needed, 2 * needed
+        middle = (least + needed) // 2
+        needed = middle if self._fits(middle) else needed
         return BudgetError(
             f"the memory budget of {format_bytes(self._options.memory_bytes)} is too small for this estimate; give "
             f"memory={needed} ({format_bytes(needed)}) or more",

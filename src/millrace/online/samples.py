@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -71,6 +72,14 @@ def _longest(batch: pa.RecordBatch) -> int:
     return max(lengths, default=0)
 
 
+def _short(mean: float, deviation: float) -> float:
+    """A number near the mean with few digits, so that whole numbers stay whole when it is taken off."""
+    if not deviation > 0:
+        return mean
+    step = 2.0 ** math.floor(math.log2(deviation))
+    return round(mean / step) * step
+
+
 def pilots(question: Question, samples: tuple[Batches, Batches]) -> dict[str, float]:
     """About the mean of what variances are asked of, to save digits; by label."""
     found: dict[str, float] = {}
@@ -85,5 +94,5 @@ def pilots(question: Question, samples: tuple[Batches, Batches]) -> dict[str, fl
                 [doubles(part).drop_null().to_numpy(zero_copy_only=False) for part in parts] or [np.zeros(0)]
             )
             finite = numbers[np.isfinite(numbers)]
-            found[label] = float(np.mean(finite)) if len(finite) else 0.0
+            found[label] = _short(float(np.mean(finite)), float(np.std(finite))) if len(finite) else 0.0
     return found
