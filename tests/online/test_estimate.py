@@ -156,7 +156,9 @@ def test_values_over_both_sides_that_are_no_product() -> None:
 
 
 def test_a_spread_of_equal_whole_numbers_is_exactly_0() -> None:
-    report = mr.estimate(ORDERS, ITEMS, on=ON, group_by="pieces", d=mr.stddev_samp("pieces"), v=mr.var_pop("pieces + 1")).exact()
+    report = mr.estimate(
+        ORDERS, ITEMS, on=ON, group_by="pieces", d=mr.stddev_samp("pieces"), v=mr.var_pop("pieces + 1")
+    ).exact()
     for group in report.groups or ():
         if group is not None:
             assert (report["d", group].value, report["v", group].value) == (0.0, 0.0)

@@ -60,7 +60,7 @@ def test_on_an_ssd_reading_again_hides_behind_reading_the_input() -> None:
 
 
 def test_a_run_takes_the_same_virtual_time_every_time() -> None:
-    setting = Setting(rows=6_000)
+    setting = Setting(rows=12_000)
     layout = Layout(extent_bytes=setting.of(setting.extent_bytes), page_bytes=8 * setting.row_words)
     first, second = (simulate(PRJoin, setting, layout=layout) for _ in range(2))
     assert first.points == second.points
