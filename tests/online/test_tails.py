@@ -145,7 +145,7 @@ def test_no_variance_gives_no_note() -> None:
     assert heavy_key_note(unknown, unknown) is None
 
 
-@pytest.mark.parametrize("shares", [np.ones(3), np.zeros(2), np.full(2, 1.5)])
+@pytest.mark.parametrize("shares", [np.ones(3), np.full(2, -0.1), np.full(2, 1.5)])
 def test_shares_that_cannot_be_are_an_error(shares: np.ndarray) -> None:
     side = KeyMoments.of([0, 1], [1.0, 1.0], 2)
     with pytest.raises(ParameterError):

@@ -207,9 +207,11 @@ def _finishing_run(
         in_a, in_b = np.flatnonzero(place_a < n[part_a]), np.flatnonzero(place_b < m[part_b])
         left, right = population.joined(in_a, in_b)
         sums = sums_of_keys(left, right, of_key, PARTITIONS)
-        if wide:
-            sums = widened(sums, left, right, of_key, share_a=at[of_key], share_b=at[of_key])
         counts = [np.bincount(part, minlength=PARTITIONS) for part in (part_a[in_a], part_b[in_b], part_a, part_b)]
+        if wide:
+            own_a, own_b, total_a, total_b = counts
+            p, r = own_a / np.maximum(total_a, 1), own_b / np.maximum(total_b, 1)
+            sums = widened(sums, left, right, of_key, share_a=p[of_key], share_b=r[of_key])
         reports.append(finishing(by_partition(sums), *counts))
     return reports
 

@@ -44,7 +44,8 @@ def widened(
 
     `group`: of each cell, as for `sums_of_keys`; with groups by a column of A, the keys of B are in a cell of every group, and
     the other way round. Hash partitions are such groups, too. `pool`: cells whose bins are formed together, if not all of
-    them: the groups of GROUP BY. `share_a`, `share_b`: what share of the rows had been read, where that differs between cells.
+    them: the groups of GROUP BY. `share_a`, `share_b`: what share of the rows had been read, where that differs between cells;
+    for `estimators.finishing`, the share of each partition's own rows, as its formula counts them.
     """
     groups = sums.groups
     at = _numbers(group, len(left.rows))
@@ -108,9 +109,9 @@ def _numbers(given: Int64Array | None, count: int) -> Int64Array:
 def _given(share: FloatArray | None, count: int) -> FloatArray:
     if share is None:
         return np.ones(count)
-    if len(share) != count or not ((share > 0) & (share <= 1)).all():
-        raise ParameterError(f"shares of rows read are from above 0 to 1, one for each of the {count} cells")
-    return np.asarray(share, np.float64)
+    if len(share) != count or not ((share >= 0) & (share <= 1)).all():
+        raise ParameterError(f"shares of rows read are from 0 to 1, one for each of the {count} cells")
+    return np.maximum(np.asarray(share, np.float64), np.finfo(np.float64).tiny)  # of no rows there are no moments either
 
 
 def by_partition(sums: Sums) -> Sums:
