@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -12,9 +13,19 @@ from millrace.structures.hashtable import START, Cursor, HashTable
 
 
 def table_with(codes: list[int], capacity: int = 64) -> HashTable:
-    table = HashTable(capacity, Budget("64k"))
-    table.add(np.array(codes, np.int64), np.arange(len(codes)))
+    table = empty_table(capacity)
+    add(table, codes, range(len(codes)))
     return table
+
+
+def empty_table(capacity: int) -> HashTable:
+    return HashTable(np.zeros(capacity, np.int64), Budget("64k"))
+
+
+def add(table: HashTable, codes: Iterable[int], slots: Iterable[int]) -> list[bool]:
+    places = np.array([*slots], np.int64)
+    table.codes[places] = [*codes]
+    return table.add(places).tolist()
 
 
 def all_pairs(table: HashTable, codes: list[int], limit: int) -> list[tuple[int, int]]:
@@ -72,20 +83,19 @@ def test_removing_a_tuple_twice_does_no_harm() -> None:
 
 
 def test_all_tuples_of_a_key_can_be_taken_by_the_first_of_them() -> None:
-    table = HashTable(200, Budget("64k"))
-    codes = np.arange(200) % 3
-    assert np.flatnonzero(table.add(codes, np.arange(200))).tolist() == [0, 1, 2]
+    table = empty_table(200)
+    assert np.flatnonzero(add(table, (slot % 3 for slot in range(200)), range(200))).tolist() == [0, 1, 2]
     assert sorted(table.take(np.array([1, 0])).tolist()) == [slot for slot in range(200) if slot % 3 != 2]
     assert {row for _, row in all_pairs(table, [0, 1, 2], limit=1000)} == {2}
     table.remove(np.array([4]))  # gone already
-    assert table.add(np.array([0, 1, 1]), np.array([0, 1, 4])).tolist() == [True, True, False]
+    assert add(table, [0, 1, 1], [0, 1, 4]) == [True, True, False]
     assert len(all_pairs(table, [0, 1, 2], limit=1000)) == 66 + 3
 
 
 def test_a_slot_can_be_used_again_with_another_key() -> None:
     table = table_with([8, 8])
     table.remove(np.array([0]))
-    table.add(np.array([-4]), np.array([0]))
+    add(table, [-4], [0])
     assert all_pairs(table, [8, -4], limit=10) == [(1, 0), (0, 1)]
 
 
@@ -97,18 +107,18 @@ def test_a_table_of_one_slot_works() -> None:
 @pytest.mark.parametrize("capacity", [1, 2, 3, 4, 5, 1000, 1024, 1025])
 def test_a_slot_takes_no_more_bytes_than_planned(capacity: int) -> None:
     budget = Budget("1m")
-    HashTable(capacity, budget)
+    HashTable(np.zeros(capacity, np.int64), budget)
     assert budget.used_bytes <= capacity * HashTable.bytes_per_slot
 
 
 def test_it_behaves_like_a_dictionary_of_lists() -> None:
     random = np.random.default_rng(7)
-    table, model, code_of = HashTable(200, Budget("64k")), defaultdict(set), {}
+    table, model, code_of = empty_table(200), defaultdict(set), {}
     free = list(range(200))
     for _ in range(60):
         arriving = [free.pop() for _ in range(min(len(free), int(random.integers(0, 40))))]
         codes = random.integers(-6, 6, len(arriving)) * (1 << 40)
-        table.add(codes, np.array(arriving, np.int64))
+        add(table, codes, arriving)
         for slot, code in zip(arriving, codes.tolist(), strict=True):
             model[code].add(slot)
             code_of[slot] = code

@@ -23,8 +23,8 @@ from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.pairs import Pairs
 from millrace.joins.reading import Arrivals, Reader
 from millrace.joins.sizing import Sizing, code_bytes_per_page, open_index, reserve
-from millrace.structures.chains import Chains
 from millrace.structures.hashtable import START, Cursor, HashTable
+from millrace.structures.lists import Lists
 from millrace.structures.queue import Queue
 from millrace.structures.window import Window, Windowed
 
@@ -67,9 +67,9 @@ class FetchJoin(Windowed):
         self._relation = relation
         self._budget = budget
         self._window = Window(relation, spec, budget, sizing.capacity)
-        self._table = HashTable(sizing.capacity, budget)
+        self._table = HashTable(self._window.code, budget)
         self._queue = Queue(sizing.capacity, budget)
-        self._lists = Chains("partition", self.partitions, sizing.capacity, budget)
+        self._lists = Lists("partition", self.partitions, sizing.capacity, budget)
         self._first = budget.array("first pages", sizing.capacity, np.int32)
         self._last = self._first if relation.unique else budget.array("last pages", sizing.capacity, np.int32)
         self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
@@ -136,9 +136,7 @@ class FetchJoin(Windowed):
         self._first[slots] = first
         if not self._relation.unique:
             self._last[slots] = last
-        is_first = self._table.add(
-            self._window.code[slots], slots
-        )  # of the tuples that wait for its key: the others leave with it
+        is_first = self._table.add(slots)  # of the tuples that wait for its key: the others leave with it
         self._queue.append(slots[is_first])
         self._lists.add(self._partition(first[is_first]), slots[is_first])
 
@@ -210,15 +208,17 @@ class FetchJoin(Windowed):
         first, last = self._partition(reading.first), self._partition(reading.last)
         if self._relation.unique:
             return self._lists.take(first, last)
-        slots = self._lists.members(first, last)
-        done = slots[self._complete(slots, reading)]
+        slots = self._lists.take(first, last)
         if wanted.first < reading.first and wanted.last <= reading.last:
             # the wanted key began on pages read before: its tuple is in the list of that partition
             begun = self._partition(wanted.first)
-            started = self._lists.members(begun, begun)
-            done = np.concatenate((done, started[self._window.code[started] == wanted.code]))
-        self._lists.remove(done)
-        return done
+            slots = np.concatenate((slots, self._lists.take(begun, begun)))
+            done = self._complete(slots, reading) | (self._window.code[slots] == wanted.code)
+        else:
+            done = self._complete(slots, reading)
+        stay = slots[~done]
+        self._lists.add(self._partition(self._first[stay].astype(np.int64)), stay)
+        return slots[done]
 
     def _partition(self, page: int | Int64Array) -> Any:
         return (page - self.pinned_pages) // self.buffer_pages
@@ -227,7 +227,7 @@ class FetchJoin(Windowed):
 def slot_bytes(relation: IndexedRelation) -> int:
     """What a waiting tuple takes beside the window."""
     page_numbers = _PAGE_NUMBER_BYTES if relation.unique else 2 * _PAGE_NUMBER_BYTES
-    return HashTable.bytes_per_slot + Queue.bytes_per_slot + Chains.bytes_per_slot + page_numbers
+    return HashTable.bytes_per_slot + Queue.bytes_per_slot + Lists.bytes_per_slot + page_numbers
 
 
 def partitions(relation: IndexedRelation, buffer_pages: int, pinned_pages: int = 0) -> int:
@@ -237,4 +237,4 @@ def partitions(relation: IndexedRelation, buffer_pages: int, pinned_pages: int =
 def fixed_bytes(relation: IndexedRelation, buffer_pages: Any, pinned_pages: Any = 0) -> Any:
     """What the queue and the lists by partition take once; for numbers or arrays of them."""
     lists = np.maximum(1, -(-(relation.pages - pinned_pages) // buffer_pages))
-    return Queue.fixed_bytes + lists * Chains.bytes_per_head
+    return Queue.fixed_bytes + Lists.fixed_bytes + lists * Lists.bytes_per_head

@@ -61,7 +61,7 @@ class KeyMatcher:
         self._codec = relation.codec
         self._columns = [name for name, _ in spec.on]
         self._window = window
-        self._table = HashTable(window.capacity, budget)
+        self._table = HashTable(window.code, budget)
         self._codes = np.zeros(0, np.int64)
         self._cursor: Cursor = START
 
@@ -73,7 +73,7 @@ class KeyMatcher:
         return self._codec.encode([batch.column(name) for name in self._columns])
 
     def enter(self, slots: Int64Array) -> None:
-        self._table.add(self._window.code[slots], slots)
+        self._table.add(slots)
 
     def leave(self, slots: Int64Array) -> None:
         self._table.remove(slots)

@@ -1,0 +1,94 @@
+"""Lists of window slots, many of them, that are filled one by one and emptied as a whole.
+
+    heads [ 3 | 0 | 1 ]     per list: its newest block + 1, 0 when empty
+    sizes [ 9 | 0 | 2 ]     per list: its slots
+
+    block 2  [ 2 | slot slot                ]     the newest one of list 0: the block behind it + 1, then up to 7 slots
+    block 1  [ 0 | slot slot slot ... slot  ]
+    block 0  [ 0 | slot slot                ]     of list 2
+
+A block is half a line of the processor's cache: going along a list waits for memory once in seven slots. Blocks of lists that
+were taken are used again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from millrace.core.budget import Budget
+from millrace.core.compiled import kernel
+from millrace.core.step import Int64Array
+
+_EACH = 7  # slots of a block
+
+
+class Lists:
+    """Lists of slots; a slot is in one of them at most.
+
+    >>> lists = Lists("bucket", heads=2, capacity=4, budget=Budget("1k"))
+    >>> lists.add(np.array([0, 1, 0]), np.array([0, 1, 2]))
+    >>> lists.take(0, 0).tolist(), lists.take(0, 1).tolist()
+    ([0, 2], [1])
+    """
+
+    bytes_per_slot = 5
+    bytes_per_head = 4 + 4 + 32
+    fixed_bytes = 32 + 16
+
+    def __init__(self, name: str, heads: int, capacity: int, budget: Budget) -> None:
+        blocks = capacity // _EACH + min(heads, capacity) + 1
+        self._heads = budget.array(f"{name} heads", heads, np.int32)
+        self._sizes = budget.array(f"{name} sizes", heads, np.int32)
+        self._blocks = budget.array(f"{name} blocks", blocks * (1 + _EACH), np.int32).reshape(blocks, 1 + _EACH)
+        self._state = budget.array(f"{name} state", 2, np.int64)  # a block to use again + 1; blocks that were ever used
+
+    def add(self, heads: Int64Array, slots: Int64Array) -> None:
+        """Put `slots[i]`, which is in no list, into list `heads[i]`."""
+        _add(self._heads, self._sizes, self._blocks, self._state, heads, slots)
+
+    def take(self, first: int, last: int) -> Int64Array:
+        """The slots in lists `first` to `last`, which are empty then."""
+        slots = np.empty(int(self._sizes[first : last + 1].sum()), np.int64)
+        _take(self._heads, self._sizes, self._blocks, self._state, first, last, slots)
+        return slots
+
+
+@kernel
+def _add(heads: Any, sizes: Any, blocks: Any, state: Any, keys: Any, slots: Any) -> None:
+    for i in range(len(slots)):
+        head = keys[i]
+        place = sizes[head] % _EACH
+        if place == 0:
+            if state[0] != 0:
+                block = state[0] - 1
+                state[0] = blocks[block, 0]
+            else:
+                block = state[1]
+                state[1] += 1
+            blocks[block, 0] = heads[head]
+            heads[head] = block + 1
+        else:
+            block = np.int64(heads[head]) - 1
+        blocks[block, 1 + place] = slots[i]
+        sizes[head] += 1
+
+
+@kernel
+def _take(heads: Any, sizes: Any, blocks: Any, state: Any, first: Any, last: Any, out: Any) -> None:
+    count = 0
+    for head in range(first, last + 1):
+        inside = (sizes[head] - 1) % _EACH + 1
+        link = np.int64(heads[head])
+        while link != 0:
+            block = link - 1
+            for place in range(inside):
+                out[count] = blocks[block, 1 + place]
+                count += 1
+            inside = _EACH
+            link = np.int64(blocks[block, 0])
+            blocks[block, 0] = state[0]
+            state[0] = block + 1
+        heads[head] = 0
+        sizes[head] = 0
