@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from millrace.core.budget import Budget
-from millrace.structures.hashtable import START, Cursor, HashTable
+from millrace.structures.hashtable import START, Cursor, HashTable, _bucket
 
 
 def table_with(codes: list[int], capacity: int = 64) -> HashTable:
@@ -99,6 +99,16 @@ def test_a_slot_can_be_used_again_with_another_key() -> None:
     assert all_pairs(table, [8, -4], limit=10) == [(1, 0), (0, 1)]
 
 
+@pytest.mark.parametrize("step", [1, 3, 64, 1000, 1 << 20, (1 << 40) + 1, None])
+def test_codes_at_any_distance_are_spread_over_the_buckets(step: int | None) -> None:
+    """With a code to every second bucket, a code shares its bucket with half of another if they are spread at random."""
+    hashes = np.random.default_rng(1).integers(-(1 << 63), (1 << 63) - 1, 1 << 12)
+    codes = hashes if step is None else np.arange(1 << 12, dtype=np.int64) * step
+    scale = np.array([64 - 13 if step is None else 0, (1 << 13) - 1], np.uint64)
+    held = np.bincount([_bucket(code, scale) for code in codes], minlength=1 << 13)
+    assert (held * (held - 1)).sum() / len(codes) < 1
+
+
 def test_a_table_of_one_slot_works() -> None:
     table = table_with([-(1 << 63)], capacity=1)
     assert all_pairs(table, [-(1 << 63), (1 << 63) - 1], limit=10) == [(0, 0)]
@@ -111,9 +121,11 @@ def test_a_slot_takes_no_more_bytes_than_planned(capacity: int) -> None:
     assert budget.used_bytes <= capacity * HashTable.bytes_per_slot
 
 
-def test_it_behaves_like_a_dictionary_of_lists() -> None:
+@pytest.mark.parametrize("apart", [0, 13, 40, 63])
+def test_it_behaves_like_a_dictionary_of_lists(apart: int) -> None:
     random = np.random.default_rng(7)
-    table, model, code_of = empty_table(200), defaultdict(set), {}
+    table = HashTable(np.zeros(200, np.int64), Budget("64k"), apart=apart)
+    model, code_of = defaultdict(set), {}
     free = list(range(200))
     for _ in range(60):
         arriving = [free.pop() for _ in range(min(len(free), int(random.integers(0, 40))))]

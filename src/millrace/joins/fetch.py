@@ -22,7 +22,7 @@ from millrace.core.step import Int64Array, Step, StepCounts
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.pairs import Pairs
 from millrace.joins.reading import Arrivals, Reader
-from millrace.joins.sizing import Sizing, code_bytes_per_page, open_index, reserve
+from millrace.joins.sizing import Sizing, bits_between_codes, code_bytes_per_page, open_index, reserve
 from millrace.structures.hashtable import START, Cursor, HashTable
 from millrace.structures.lists import Lists
 from millrace.structures.queue import Queue
@@ -67,7 +67,7 @@ class FetchJoin(Windowed):
         self._relation = relation
         self._budget = budget
         self._window = Window(relation, spec, budget, sizing.capacity)
-        self._table = HashTable(self._window.code, budget)
+        self._table = HashTable(self._window.code, budget, apart=bits_between_codes(relation))
         self._queue = Queue(sizing.capacity, budget)
         self._lists = Lists("partition", self.partitions, sizing.capacity, budget)
         self._first = budget.array("first pages", sizing.capacity, np.int32)

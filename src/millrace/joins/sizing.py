@@ -120,6 +120,11 @@ def code_bytes_per_page(relation: Relation) -> int:
     return 8 * rows_per_page(relation)
 
 
+def bits_between_codes(relation: Relation) -> int:
+    """How far the codes of neighbouring rows are apart, in bits: hashes fill the whole range of codes, numbers often follow."""
+    return 0 if relation.codec.exact else 64 - max(1, relation.rows).bit_length()
+
+
 def reserve(relation: Relation, spec: JoinSpec, budget: Budget, sizing: Sizing, extra_bytes_per_page: int = 0) -> None:
     """Take the disk buffer and the output from the budget; the window and its structures take their own."""
     if not relation.resident:

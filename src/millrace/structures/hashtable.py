@@ -11,8 +11,8 @@
 Under skew thousands of tuples have one code. A row with another code passes all of them in one step, and a row with theirs
 compares a code once.
 
-Most rows of a relation meet no waiting tuple. A byte for each bucket has a bit for every eighth of the codes that could be in
-it: the bytes stay in the processor's cache, where a row that nobody waits for is mostly done with at once.
+Most rows of a relation meet no waiting tuple, and rows mostly come in the order of their codes. So 64 neighbouring codes have
+64 neighbouring buckets, begun anywhere among them, in a block whose place is random: rows find most buckets in the cache.
 
 A probe that finds more than it may return goes on later where it stopped, even in the middle of a code.
 """
@@ -52,7 +52,6 @@ class Probe(NamedTuple):
 class _Slots(NamedTuple):
     """The arrays. Links are slot + 1, and 0 where there is none, so that all zero means empty."""
 
-    marks: Any  # per bucket: the bits of its codes
     heads: Any  # per bucket: the slot of its first code
     code: Any  # per slot, as all that follow
     across: Any  # of the first slot of a code: the slot of the next code in the bucket
@@ -62,6 +61,8 @@ class _Slots(NamedTuple):
 
 class HashTable:
     """Multimap from key code to slot. `codes[slot]` is the code of a slot; it must not change while the slot is in the table.
+
+    `apart`: codes are so many bits apart, about: 0 for numbers in a row. Hashes of 2^20 keys would be 44 bits apart.
 
     >>> table = HashTable(np.array([7, 9, 7, 0]), budget=Budget("1k"))
     >>> table.add(np.array([0, 1, 2])).tolist()
@@ -75,15 +76,14 @@ class HashTable:
     ([0, 2], [])
     """
 
-    bytes_per_slot = 3 * 4 + 2 * (4 + 1)  # links, at most two buckets
+    bytes_per_slot = 3 * 4 + 2 * 4  # links, at most two buckets
 
-    def __init__(self, codes: Int64Array, budget: Budget) -> None:
+    def __init__(self, codes: Int64Array, budget: Budget, *, apart: int = 0) -> None:
         self.codes = codes
         capacity = len(codes)
         buckets = 1 << max(0, capacity - 1).bit_length()
-        self._mask = np.uint64(buckets - 1)
+        self._scale = np.array([apart, buckets - 1], np.uint64)  # how a code finds its bucket
         self._arrays = _Slots(
-            budget.array("hash table marks", buckets, np.uint8),
             budget.array("hash table buckets", buckets, np.int32),
             codes,
             budget.array("hash table across", capacity, np.int32),
@@ -94,11 +94,11 @@ class HashTable:
 
     def add(self, slots: Int64Array) -> npt.NDArray[np.bool_]:
         """Slots that are not in the table come in; returns which are first of their code."""
-        return cast("npt.NDArray[np.bool_]", _add(slots, self._arrays, self._mask))
+        return cast("npt.NDArray[np.bool_]", _add(slots, self._arrays, self._scale))
 
     def remove(self, slots: Int64Array) -> None:
         """Take out slots; one that is not in the table is passed over."""
-        _remove(slots, self._arrays, self._mask)
+        _remove(slots, self._arrays, self._scale)
 
     def take(self, firsts: Int64Array) -> Int64Array:
         """All slots with the codes of these, each of which was the first of its code; they leave."""
@@ -109,7 +109,7 @@ class HashTable:
             slots = np.empty(self._room, np.int64)
             _members(firsts, self._arrays.following, slots)
         slots = slots[:count]
-        _drop(firsts, self._arrays, self._mask)
+        _drop(firsts, self._arrays, self._scale)
         self._arrays.previous[slots] = 0
         return slots
 
@@ -120,20 +120,17 @@ class HashTable:
         """
         slots = np.empty(limit, np.int64)
         rows = np.empty(limit, np.int64)
-        count, row, link = _probe(codes, self._arrays, self._mask, cursor.row, cursor.link, slots, rows)
+        count, row, link = _probe(codes, self._arrays, self._scale, cursor.row, cursor.link, slots, rows)
         return Probe(slots[:count], rows[:count], Cursor(row, link) if row < len(codes) else None)
 
 
 @kernel
-def _bucket(code: Any, mask: Any) -> Any:
-    """From a Fibonacci product, whose upper bits differ for neighbouring codes."""
-    return np.int64((np.uint64(code) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) & mask)
-
-
-@kernel
-def _bit(code: Any) -> Any:
-    """From the bits of the product below those of the bucket: which of eight it is."""
-    return np.int64((np.uint64(code) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(29)) & np.uint64(7))
+def _bucket(code: Any, scale: Any) -> Any:
+    """The block from a Fibonacci product, whose upper bits differ for neighbours; the place in it from the code's low bits."""
+    near = np.uint64(code) >> scale[0]
+    product = (near >> np.uint64(6)) * np.uint64(0x9E3779B97F4A7C15)
+    place = (near + (product >> np.uint64(58))) & np.uint64(63)
+    return np.int64((((product >> np.uint64(32)) << np.uint64(6)) | place) & scale[1])
 
 
 @kernel
@@ -159,26 +156,25 @@ def _with_code(code: Any, link: Any, table: Any) -> Any:
 
 
 @kernel
-def _add(slots: Any, table: Any, mask: Any) -> Any:
+def _add(slots: Any, table: Any, scale: Any) -> Any:
     """Returns which slots are the first of their code."""
     is_first = np.zeros(len(slots), np.bool_)
     asked = np.empty(_AHEAD, np.int64)
     for first in range(0, len(slots), _AHEAD):
         last = min(first + _AHEAD, len(slots))
         for i in range(first, last):
-            asked[i - first] = _bucket(table.code[slots[i]], mask)
+            asked[i - first] = _bucket(table.code[slots[i]], scale)
         _ask_for_heads(asked, last - first, table)
         for i in range(first, last):
             slot = slots[i]
             code = table.code[slot]
-            bucket = _bucket(code, mask)
+            bucket = _bucket(code, scale)
             owner = _with_code(code, np.int64(table.heads[bucket]), table)
             if owner == 0:
                 table.across[slot] = table.heads[bucket]
                 table.following[slot] = 0
                 table.previous[slot] = -1
                 table.heads[bucket] = slot + 1
-                table.marks[bucket] |= np.uint8(1 << _bit(code))
                 is_first[i] = True
             else:
                 after = table.following[owner - 1]
@@ -205,29 +201,20 @@ def _members(firsts: Any, following: Any, out: Any) -> int:
 
 
 @kernel
-def _drop(firsts: Any, table: Any, mask: Any) -> None:
+def _drop(firsts: Any, table: Any, scale: Any) -> None:
     """Take codes out of their buckets."""
+    heads_at = table.heads.ctypes.data
     for i in range(len(firsts)):
         if i % _AHEAD == 0:
-            _ask_for_buckets(firsts, i, table, mask)
-        _forget(firsts[i], table, mask)
+            for j in range(i, min(i + _AHEAD, len(firsts))):
+                prefetch(heads_at + 4 * _bucket(table.code[firsts[j]], scale))
+        _replace(firsts[i], table.across[firsts[i]], table, scale)
 
 
 @kernel
-def _ask_for_buckets(slots: Any, first: Any, table: Any, mask: Any) -> None:
-    """Those of the next slots that are the first of their code."""
-    heads_at, marks_at = table.heads.ctypes.data, table.marks.ctypes.data
-    for i in range(first, min(first + _AHEAD, len(slots))):
-        if table.previous[slots[i]] == -1:
-            bucket = _bucket(table.code[slots[i]], mask)
-            prefetch(heads_at + 4 * bucket)
-            prefetch(marks_at + bucket)
-
-
-@kernel
-def _replace(slot: Any, instead: Any, table: Any, mask: Any) -> None:
+def _replace(slot: Any, instead: Any, table: Any, scale: Any) -> None:
     """In the bucket of slot, which is the first of its code, another link stands in its place from now on."""
-    bucket = _bucket(table.code[slot], mask)
+    bucket = _bucket(table.code[slot], scale)
     link = np.int64(table.heads[bucket])
     if link == slot + 1:
         table.heads[bucket] = instead
@@ -238,23 +225,7 @@ def _replace(slot: Any, instead: Any, table: Any, mask: Any) -> None:
 
 
 @kernel
-def _forget(slot: Any, table: Any, mask: Any) -> None:
-    """Slot, the first of its code, leaves its bucket; the bucket's bits are those of the codes that stay."""
-    bucket = _bucket(table.code[slot], mask)
-    if table.across[slot] == 0 and table.heads[bucket] == slot + 1:  # mostly it is alone
-        table.heads[bucket] = 0
-        table.marks[bucket] = 0
-        return
-    _replace(slot, table.across[slot], table, mask)
-    link, bits = np.int64(table.heads[bucket]), 0
-    while link != 0:
-        bits |= 1 << _bit(table.code[link - 1])
-        link = np.int64(table.across[link - 1])
-    table.marks[bucket] = bits
-
-
-@kernel
-def _remove(slots: Any, table: Any, mask: Any) -> None:
+def _remove(slots: Any, table: Any, scale: Any) -> None:
     for i in range(len(slots)):
         slot = slots[i]
         before, after = table.previous[slot], table.following[slot]
@@ -267,27 +238,30 @@ def _remove(slots: Any, table: Any, mask: Any) -> None:
         elif after != 0:  # which becomes the first of the code
             table.across[after - 1] = table.across[slot]
             table.previous[after - 1] = -1
-            _replace(slot, after, table, mask)
+            _replace(slot, after, table, scale)
         else:
-            _forget(slot, table, mask)
+            _replace(slot, table.across[slot], table, scale)
         table.previous[slot] = 0
 
 
 @kernel
-def _probe(codes: Any, table: Any, mask: Any, row: Any, link: Any, slots: Any, rows: Any) -> Any:
-    """Rows that somebody may wait for are gathered, so that many of them ask for memory at once."""
+def _probe(codes: Any, table: Any, scale: Any, row: Any, link: Any, slots: Any, rows: Any) -> Any:
+    """Rows whose buckets hold something are gathered, so that many of them ask for memory at once."""
     count = 0
     found = np.empty(_AHEAD, np.int64)
     firsts = np.empty(_AHEAD, np.int64)
+    code_at, following_at = table.code.ctypes.data, table.following.ctypes.data
     while row < len(codes):
         gathered = 0
         while row < len(codes) and gathered < _AHEAD:
-            bucket = _bucket(codes[row], mask)
+            first = np.int64(table.heads[_bucket(codes[row], scale)])
             found[gathered] = row
-            firsts[gathered] = bucket
-            gathered += (np.int64(table.marks[bucket]) >> _bit(codes[row])) & 1
+            firsts[gathered] = first
+            gathered += first != 0
             row += 1
-        _ask_for_heads(firsts, gathered, table)
+        for i in range(gathered):
+            prefetch(code_at + 8 * (firsts[i] - 1))
+            prefetch(following_at + 4 * (firsts[i] - 1))
         for i in range(gathered):
             if link == 0:
                 link = _with_code(codes[found[i]], firsts[i], table)

@@ -17,7 +17,7 @@ from millrace.core.conditions import Condition, Expr
 from millrace.core.keys import Codes
 from millrace.core.protocols import JoinSpec, PageRun, Relation
 from millrace.core.step import Int64Array
-from millrace.joins.sizing import code_bytes_per_page
+from millrace.joins.sizing import bits_between_codes, code_bytes_per_page
 from millrace.structures.hashtable import START, Cursor, HashTable
 from millrace.structures.window import Window
 
@@ -61,7 +61,7 @@ class KeyMatcher:
         self._codec = relation.codec
         self._columns = [name for name, _ in spec.on]
         self._window = window
-        self._table = HashTable(window.code, budget)
+        self._table = HashTable(window.code, budget, apart=bits_between_codes(relation))
         self._codes = np.zeros(0, np.int64)
         self._cursor: Cursor = START
 
