@@ -141,7 +141,10 @@ def test_it_stays_exact_while_b_and_w_change_and_the_relation_grows(
     """Each change: tuples offered, a new b, a new w, rows appended. Keys of appended rows are new, so that what a tuple must
     find is known: all rows that were there, and any number of those that came while it waited."""
     relation = relation_of(keys, rows_per_page, indexed=False)
-    join = RMeshJoin(relation, spec_of(how), Budget("64k"), buffer_pages=start)
+    budget = Budget("64k")
+    budget.reserve("for larger buffers", 8192)
+    join = RMeshJoin(relation, spec_of(how), budget, buffer_pages=start)
+    budget.release("for larger buffers")
     ledger, steps = Ledger(), []
     offered: list[tuple[int, int]] = []  # key, rows of R when it entered
 

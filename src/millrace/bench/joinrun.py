@@ -172,8 +172,9 @@ class JoinRun:
         return totals.removed - totals.pinned_matches - totals.front_hits
 
     def _run_for(self, limits: Limits, processing: list[Float64Array]) -> None:
+        """To its limits, and until some tuples have left."""
         first, start = self._waited, self.clock.now
-        while limits.share(self._waited - first, self.clock.now - start) < 1:
+        while limits.share(self._waited - first, self.clock.now - start) < 1 or self._waited == first:
             while self._offer(BATCH_ROWS) == BATCH_ROWS:
                 pass
             processing.append(self._step())
