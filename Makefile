@@ -23,8 +23,8 @@ help: ## list these commands
 demo: java $(RUN) ## enrich a bursty stream of sales on Spark, with live progress (under a minute once installed)
 	@$(BIN)/millrace demo $(ARGS)
 
-test: java $(DEV) ## the fast tests
-	@$(BIN)/pytest -m 'not slow' $(ARGS)
+test: java $(DEV) ## the fast tests, in two processes
+	@$(BIN)/pytest -m 'not slow' -n 2 --dist loadfile $(ARGS)
 
 test-slow: java $(DEV) ## the slow tests: big tables, hard memory limits, killed queries
 	@$(BIN)/pytest -m 'slow and not cluster' $(ARGS)
