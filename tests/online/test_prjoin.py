@@ -10,12 +10,14 @@ import pytest
 from tests.online.tables import COUNT_AND_SUM, Collected, all_pairs, join_of, records, tables
 
 from millrace.core.budget import Budget
+from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.errors import BudgetError, ParameterError, SpillError
 from millrace.online.inputs import ArrayInput, StallingInput
 from millrace.online.invocation import Expanding, Moment, NotBefore
 from millrace.online.plan import Layout
 from millrace.online.prjoin import PRJoin
 from millrace.online.protocol import Progress, finished, run
+from millrace.online.spill import VirtualSpill
 
 
 def prjoin(*arguments: object, **options: object) -> PRJoin:
@@ -99,6 +101,27 @@ def test_buckets_are_given_to_partitions_anew_when_they_differ_in_size() -> None
         total = end.pieces.total_a + end.pieces.total_b
         sizes[remap] = total.max() / total.mean()
     assert sizes[True] < 0.85 * sizes[False]
+
+
+def test_few_rows_that_differ_by_chance_alone_are_not_remapped() -> None:
+    """Memory holds some ten rows of a partition: what their counts say about the buckets is mostly noise."""
+    data = tables("one to one", rows=12_000)
+    join = prjoin(data.a, data.b, memory=80_000, layout=Layout(partitions=64, extent_bytes=32, page_bytes=16))
+    before = join._partitions._mapping.copy()
+    while join._may_remap:
+        join.step()
+    np.testing.assert_array_equal(join._partitions._mapping, before)
+    join.close()
+
+
+def test_remapping_spreads_buckets_that_had_no_row_so_far() -> None:
+    a, b = skewed()
+    spill = VirtualSpill(VirtualDevice(device("ssd"), VirtualClock()))
+    join = prjoin(a, b, memory=40_000, spill=spill, layout=Layout(partitions=16, extent_bytes=160, page_bytes=16))
+    assert join.memory_rows // 2 * 0.4 < 2 * join._partitions.plan.buckets  # so that there are many
+    end = finished(join)
+    total = end.pieces.total_a + end.pieces.total_b
+    assert total.max() < 1.8 * total.mean()
 
 
 def test_remapping_puts_out_no_pair_twice() -> None:

@@ -25,6 +25,7 @@ from millrace.online.sums import Sums
 
 # pages by 2 partition + side, and how many pages a list needs to have a full extent: which lists (partition, side) give one up
 Victims = Callable[[Int64Array, int], list[tuple[int, int]]]
+_CHANCE = 4.0  # standard deviations of a count that hash partitions of even keys stay within
 
 
 def largest_partition(pages: Int64Array, least: int) -> list[tuple[int, int]]:
@@ -193,21 +194,24 @@ class Partitions:
         return not self.spilled and self._pages.free_pages > 2 * self.count
 
     def imbalance(self) -> float:
-        """Rows of the largest partition over the mean."""
+        """Rows of the largest partition over the mean, less what chance alone makes of so few rows."""
         rows = self.rows(A) + self.rows(B)
-        return float(rows.max() / max(1.0, rows.mean()))
+        mean = max(1.0, float(rows.mean()))
+        return float(rows.max() - _CHANCE * np.sqrt(mean)) / mean
 
     def remap(self) -> None:
         """Give each partition about the same rows, by the counts of their buckets, and move what is in memory.
 
-        Only while nothing is spilled and half of the pages are free. Largest bucket first, to the partition with the least.
+        Only while nothing is spilled and half of the pages are free. Largest bucket first, to the partition with the least. A
+        bucket without a row so far is taken to have half as many as others: it will have some.
         """
         assert not self.spilled
         load = np.zeros(self.count)
+        expected = self._histogram + 0.5 * self._histogram.mean()
         for bucket in np.argsort(-self._histogram, kind="stable"):
             least = int(np.argmin(load))
             self._mapping[bucket] = least
-            load[least] += self._histogram[bucket] + 1e-3
+            load[least] += expected[bucket]
         self._histogram[:] = 0
         for number, (page, rows) in enumerate(self._pages.detach().tolist()):
             for words in self._pages.drain(number, page, rows):
