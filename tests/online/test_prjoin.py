@@ -181,6 +181,19 @@ def test_parameters_that_make_no_sense_are_errors() -> None:
         Layout(partitions=0)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("stop", [True, False])
+def test_once_the_inputs_have_ended_the_totals_are_final(threads: int, stop: bool) -> None:
+    data = tables("one to one", rows=20_000)
+    for seed in range(3):
+        portions = np.random.default_rng(seed).choice([0, 300, 2000], 60).tolist()
+        a, b = (StallingInput(ArrayInput(side), iter(portions)) for side in (data.a, data.b))
+        for progress in run(prjoin(a, b, memory=data.bytes // 5, threads=threads, stop=stop)):
+            if progress.input_ended:
+                assert progress.pieces.total_a.sum() == len(data.a)
+                assert progress.pieces.total_b.sum() == len(data.b)
+
+
 @pytest.mark.parametrize("kind", ["one to one", "skew", "empty", "few rows"])
 def test_two_threads_come_to_the_same_answer(kind: str) -> None:
     data = tables(kind, rows=60_000)

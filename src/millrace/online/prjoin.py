@@ -241,9 +241,10 @@ class PRJoin:
 
     def _progress(self, *, reported: bool = False, stalled: bool = False, done: bool = False) -> Progress:
         count_transfers(self.counters, self._spill)
-        if reported and not self._readers.ended:
+        ended = self._readers.ended
+        if reported or ended:
             self.pieces.total_a[:], self.pieces.total_b[:] = self._partitions.rows(A), self._partitions.rows(B)
-        return Progress(self.counters, self.pieces, reported and self._begun, stalled, self._readers.ended, done)
+        return Progress(self.counters, self.pieces, reported and self._begun, stalled, ended, done)
 
     def close(self) -> None:
         if self._beside is not None:
