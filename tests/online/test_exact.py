@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.online.tables import ALGORITHMS, COUNT_AND_SUM, KINDS, Tables, join_of, tables
+from tests.online.tables import ALGORITHMS, COUNT_AND_SUM, KINDS, Collected, Tables, join_of, tables
 
 from millrace.core.budget import Budget
-from millrace.online.functions import Products
+from millrace.core.errors import BudgetError
+from millrace.online.functions import Functions, Products
 from millrace.online.inputs import ArrayInput, StallingInput
 from millrace.online.protocol import finished
 from millrace.online.spill import FileSpill
@@ -117,3 +118,26 @@ def test_direct_transfers_give_the_same_answer(name: str, tmp_path: Path) -> Non
     spill = FileSpill(tmp_path, mode="direct")
     assert answer(name, data, memory=1 << 19, spill=spill) == data.expected()
     assert spill.written_bytes > 0
+
+
+GROUPED = Products(((), ()), ((), (1,)), group_a=1, groups_a=40, group_b=1, groups_b=30)
+
+
+@pytest.mark.parametrize("functions", [COUNT_AND_SUM, Collected().functions, GROUPED], ids=["moments", "pairs", "groups"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_budget_that_is_too_small_states_an_amount_that_is_enough(name: str, functions: Functions) -> None:
+    data = tables("foreign key", rows=400)
+    codes = np.random.default_rng(5).integers(0, 30, (2, 400))  # groups; as doubles, tiny numbers
+    a, b = (np.stack([side[:, 0], codes[number, : len(side)]], axis=1) for number, side in enumerate((data.a, data.b)))
+    for memory in (1, 8000):
+        budget = Budget(memory)
+        try:
+            join_of(name, a, b, functions, budget=budget).close()
+        except BudgetError as small:
+            assert memory < small.needed_bytes < 1 << 24
+            assert f"give memory={small.needed_bytes} or more" in str(small)
+            assert budget.used_bytes == 0
+            end = finished(join_of(name, a, b, functions, memory=small.needed_bytes))
+            assert end.done
+            expected = int((np.bincount(a[:, 0], minlength=200) * np.bincount(b[:, 0], minlength=200)).sum())
+            assert end.pieces.pairs_joined() == expected

@@ -75,11 +75,10 @@ def block_rows(
         if needed + per_block * int(3 + 1.5 * sum(rows) / total) <= budget.free_bytes:
             return a, b
         total = int(total * 0.97)
-    least = 2 * budget.memory_bytes
+    guess = 2 * budget.memory_bytes  # the join that asked finds out (`needs`)
     raise BudgetError(
-        f"the memory budget of {format_bytes(budget.memory_bytes)} is too small to hold a block of rows; "
-        f"give memory={least} or more",
-        least,
+        f"the memory budget of {format_bytes(budget.memory_bytes)} is too small to hold a block of rows; try memory={guess}",
+        guess,
     )
 
 

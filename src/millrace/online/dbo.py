@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from millrace.core.budget import Budget
 from millrace.online.functions import Functions
+from millrace.online.needs import states_what_it_needs
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
 from millrace.online.runs import RunStage
 from millrace.online.spill import Spill
@@ -32,6 +33,7 @@ from millrace.online.spill import Spill
 class DBO:
     """`pieces`: two rectangles per pair of blocks."""
 
+    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, extent_bytes: int | None = None
     ) -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from millrace.core.budget import Budget
 from millrace.online.functions import Functions
+from millrace.online.needs import states_what_it_needs
 from millrace.online.partitions import Partitions
 from millrace.online.plan import Layout
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
@@ -33,6 +34,7 @@ from millrace.online.spill import Spill, count_transfers
 class Grace:
     """One partition a step in the end; `pieces` are samples of the partitions."""
 
+    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, layout: Layout | None = None
     ) -> None:

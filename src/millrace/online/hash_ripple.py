@@ -29,6 +29,7 @@ from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
 from millrace.online.functions import Functions
+from millrace.online.needs import states_what_it_needs
 from millrace.online.partitions import Partitions
 from millrace.online.plan import Layout
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
@@ -40,6 +41,7 @@ from millrace.online.spill import Spill, count_transfers
 class HashRipple:
     """`pieces`: one rectangle, all rows of A read x the held rows of B; in the end, partitions as samples of the rest."""
 
+    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, layout: Layout | None = None,
         growth: float = 2.0,

@@ -25,6 +25,7 @@ import numpy as np
 from millrace.core.budget import Budget
 from millrace.core.step import Int64Array
 from millrace.online.functions import Functions
+from millrace.online.needs import states_what_it_needs
 from millrace.online.plan import Layout
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
 from millrace.online.spill import Spill
@@ -34,6 +35,7 @@ from millrace.online.streaming import Area, StreamJoin, disk_tasks
 class HMJ:
     """Counts by bucket, and in the end the exact answer."""
 
+    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, layout: Layout | None = None
     ) -> None:

@@ -12,6 +12,7 @@ of entries instead, one per group that the key occurs in on a side.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,12 @@ class Monomials:
         return len(self.products)
 
 
+@lru_cache(maxsize=64)
+def _count(factors: tuple[Factor, ...]) -> int:
+    """How many sums a side needs: asked again and again while memory is divided."""
+    return len(Monomials(factors))
+
+
 class MomentRectangle:
     """One rectangle at a time: `start`, `add` all rows of the build side, then those of the other, `finish`."""
 
@@ -86,11 +93,11 @@ class MomentRectangle:
 
     @staticmethod
     def bytes_for(functions: Products, rows: int, *, sure: bool = False) -> int:
-        left, right = Monomials(functions.left), Monomials(functions.right)
+        left, right = _count(functions.left), _count(functions.right)
         size = _slots(rows) + 1
         if functions.groups > 1:
-            return 8 * (3 * size + _entries(functions, size, sure) * (2 + max(len(left), len(right))))
-        return 8 * (size * (1 + len(left) + len(right)) + 1)
+            return 8 * (3 * size + _entries(functions, size, sure) * (2 + max(left, right)))
+        return 8 * (size * (1 + left + right) + 1)
 
     def start(self, build: int, rows: int, part: int = 0, parts: int = 1) -> None:
         """A new rectangle: about so many rows of side `build` come first; of all keys, only those of one of `parts` parts."""

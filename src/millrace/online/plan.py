@@ -65,12 +65,12 @@ def make_plan(
     batch_rows = max(16, min(1 << 17, budget.free_bytes // 64 // (8 * max(widths))))
     free = budget.free_bytes - 3 * batch_rows * 8 * max(widths)
     smaller = max(1, min(rows))
+    in_parts = rectangle_rows(functions, widths, free // (3 * tables))
     best: tuple[float, int, Plan] | None = None
     for partitions in (layout.partitions,) if layout.partitions else _CANDIDATES:
         if partitions > _MOST_PARTITIONS and best is not None and best[0] >= _LEAST_EXTENT:
             break
         whole = int(smaller / partitions * _SPARE) + 32
-        in_parts = rectangle_rows(functions, widths, free // (3 * tables))
         for table_rows, score in ((whole, 1.0), (in_parts, 1e-6)):
             plan = _with(
                 functions, widths, free, partitions, table_rows, layout, buffer_bytes, batch_rows, partition_bytes, tables
@@ -82,11 +82,11 @@ def make_plan(
                     best = (score, partitions, plan)
                 break
     if best is None:
-        needed = max(2 * budget.memory_bytes, 1 << 16)
+        guess = max(2 * budget.memory_bytes, 1 << 16)  # the join that asked finds out (`needs`)
         raise BudgetError(
             f"the memory budget of {format_bytes(budget.memory_bytes)} is too small to join {rows[0]:,} with {rows[1]:,} rows; "
-            f"give memory={needed} or more",
-            needed,
+            f"try memory={guess}",
+            guess,
         )
     return best[2]
 

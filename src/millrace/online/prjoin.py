@@ -44,6 +44,7 @@ from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.online.functions import Functions, Products
 from millrace.online.invocation import Expanding, Invocation, Moment
+from millrace.online.needs import states_what_it_needs
 from millrace.online.partitions import Partitions
 from millrace.online.plan import Layout
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
@@ -61,6 +62,7 @@ class PRJoin:
     same rows, but which rows a join meets then depends on the speed of the machine.
     """
 
+    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, gamma: float = 1.0, stop: bool = True,
         remap: bool = True, invocation: Invocation | None = None, layout: Layout | None = None, seed: int = 0, threads: int = 1,

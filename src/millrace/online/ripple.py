@@ -30,6 +30,7 @@ from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.online.blocks import Block, StoredRows, block_rows
 from millrace.online.functions import Functions
+from millrace.online.needs import states_what_it_needs
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
 from millrace.online.reading import Readers
 from millrace.online.rectangles import Chunk, join_all, make_rectangle
@@ -39,6 +40,7 @@ from millrace.online.spill import Spill, count_transfers
 class Ripple:
     """`pieces`: the first block's rectangle, then two strips per block."""
 
+    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, extent_bytes: int | None = None,
         growth: float = 2.0,

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from millrace.core.budget import Budget
 from millrace.online.functions import Functions
+from millrace.online.needs import states_what_it_needs
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
 from millrace.online.runs import RunStage
 from millrace.online.spill import Spill
@@ -33,6 +34,7 @@ from millrace.online.spill import Spill
 class SMS:
     """`pieces`: one rectangle per run; `pieces.certain` grows while the runs are merged."""
 
+    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, extent_bytes: int | None = None
     ) -> None:
