@@ -13,7 +13,7 @@ from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError
 from millrace.online.functions import Functions, Products
 from millrace.online.inputs import ArrayInput, StallingInput
-from millrace.online.protocol import finished
+from millrace.online.protocol import Batch, Input, finished
 from millrace.online.spill import FileSpill
 
 NAMES = tuple(ALGORITHMS)
@@ -74,6 +74,39 @@ def test_an_input_that_comes_late_changes_nothing(name: str) -> None:
     late = StallingInput(ArrayInput(data.a), itertools.repeat(0, 60))
     end = finished(join_of(name, late, data.b, memory=3 << 15))
     assert tuple(end.pieces.answer()[0]) == data.expected()
+
+
+class Misjudged:
+    """An input whose number of rows was estimated badly."""
+
+    def __init__(self, wrapped: ArrayInput, rows: int) -> None:
+        self._wrapped, self.rows, self.width = wrapped, rows, wrapped.width
+
+    @property
+    def ended(self) -> bool:
+        return self._wrapped.ended
+
+    def read(self, rows: int) -> Batch:
+        return self._wrapped.read(rows)
+
+
+@pytest.mark.parametrize("factors", [(0.2, 0.2), (0.0, 5.0)])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bad_estimate_of_the_rows_changes_nothing(name: str, factors: tuple[float, float]) -> None:
+    data = tables("foreign key", rows=600)
+    memory = enough(name, *(Misjudged(ArrayInput(s), int(len(s) * f)) for s, f in zip((data.a, data.b), factors, strict=True)))
+    a, b = (Misjudged(ArrayInput(s), int(len(s) * f)) for s, f in zip((data.a, data.b), factors, strict=True))
+    end = finished(join_of(name, a, b, memory=memory))
+    assert tuple(end.pieces.answer()[0]) == data.expected()
+
+
+def enough(name: str, a: Input, b: Input, memory: int = 4000) -> int:
+    """So much memory, or what the join says it needs."""
+    try:
+        join_of(name, a, b, memory=memory).close()
+    except BudgetError as small:
+        return small.needed_bytes
+    return memory
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -65,14 +65,15 @@ def block_rows(
 ) -> tuple[int, int]:
     """The largest block, rows of A and B in proportion to the inputs, that fits with a table for either side.
 
-    `per_block` bytes stay behind for each block of the inputs, `per_row` are needed for each row of a block.
+    `per_block` bytes stay behind for each block of the inputs, `per_row` are needed for each row of a block. If one input comes
+    late, each block holds rows of one only: there are up to twice as many.
     """
     share = max(0.01, min(0.99, rows[A] / max(1, sum(rows))))
     total = min(budget.free_bytes // 8, sum(rows) + 64)
     while total >= 16:
         a, b = int(total * share) + 1, int(total * (1 - share)) + 1
         needed = 8 * (a * widths[A] + b * widths[B]) + per_row * (a + b) + rectangle_bytes(functions, widths, max(a, b))
-        if needed + per_block * int(3 + 1.5 * sum(rows) / total) <= budget.free_bytes:
+        if needed + per_block * int(3 + 2 * sum(rows) / total) <= budget.free_bytes:
             return a, b
         total = int(total * 0.97)
     guess = 2 * budget.memory_bytes  # the join that asked finds out (`needs`)
@@ -90,6 +91,11 @@ class StoredRows:
         self._extent_rows = max(1, extent_bytes // (8 * width))
         self._places, self._counts = array("q"), array("q")
         self.rows = 0
+
+    @property
+    def largest_bytes(self) -> int:
+        """Of an extent."""
+        return min(self.rows, self._extent_rows) * 8 * self.width
 
     @property
     def extents(self) -> int:

@@ -138,6 +138,20 @@ class Pieces:
         self.put(count, sums)
         return count
 
+    def fold(self, rows_a: int, rows_b: int) -> None:
+        """All pieces, which together are the rectangle of all rows read, become one: there is no room for more. The sums of squares
+        over a row of A or B need all of its pairs at once, so they are not known from now on (NaN)."""
+        whole = Sums(*(field.sum(axis=0) for field in (self.t, self.sx, self.sy, self.q, self.pairs)))
+        self._make(1, self.functions, self.groups)
+        self.put(0, whole)
+        self.sx[:] = self.sy[:] = np.nan
+        self.own_a[0] = self.rows_a[0] = rows_a
+        self.own_b[0] = self.rows_b[0] = rows_b
+
+    def drop(self) -> None:
+        """Forget all pieces. What is `certain` stays."""
+        self._make(0, self.functions, self.groups)
+
     def all(self) -> Sums:
         """All pieces, as an axis in front of the arrays (the arrays themselves)."""
         return Sums(self.t, self.sx, self.sy, self.q, self.pairs)

@@ -19,7 +19,8 @@ Differs from the paper:
     - The symmetric hash join of the first block is done in steps, each of which makes its table anew: no table is kept
       beside the rows between reports.
     - A block's two strips are reported as rectangles with sums of their own, since sums over the spilled rows of A would
-      have to be kept with each row.
+      have to be kept with each row. Where there is no room for more rectangles (the inputs are much longer than they were
+      said to be), all become one, without sums of squares and so without an interval.
 """
 
 from __future__ import annotations
@@ -49,15 +50,16 @@ class Ripple:
             raise ParameterError(f"the first block is joined again when it has grown by a factor above 1; got {growth}")
         self.counters = Counters()
         self._readers = Readers((a, b), self.counters)
-        self._spill, self._functions, self._growth = spill, functions, growth
+        self._spill, self._functions, self._budget, self._growth = spill, functions, budget, growth
         widths, rows = (a.width, b.width), (a.rows, b.rows)
         extent = extent_bytes or max(8 * max(widths), min(1 << 20, budget.memory_bytes // 128))
         spill.open(extent, budget)
         self._batch_rows = max(16, min(1 << 17, budget.memory_bytes // 64 // (8 * max(widths))))
         budget.reserve("input batches", 3 * self._batch_rows * 8 * max(widths))
         self.pieces = Pieces("rectangles", 1, functions.functions, functions.groups, budget)
-        strips = 2 * Pieces.bytes_each(functions.functions, functions.groups)
-        self.block_rows = block_rows(functions, widths, rows, budget, per_block=strips)
+        self._strips_bytes = 2 * Pieces.bytes_each(functions.functions, functions.groups)
+        self.block_rows = block_rows(functions, widths, rows, budget, per_block=self._strips_bytes)
+        self.memory_rows = sum(self.block_rows)
         self._rectangle = make_rectangle(functions, widths, max(self.block_rows), budget)
         self._block = Block(widths, self.block_rows, budget)
         self._stored = tuple(StoredRows(spill, width, extent) for width in widths)
@@ -154,6 +156,8 @@ class Ripple:
             for side in (A, B):
                 self._stored[side].append(self._block.words(side))
             self._block.clear()
+            if self._budget.free_bytes < self._strips_bytes and len(self.pieces) > 1:
+                self.pieces.fold(*self._readers.read)
         return self._progress(reported=True)
 
     def _count(self, before: int) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from millrace.core.budget import Budget
+from millrace.core.errors import BudgetError
 from millrace.core.step import Int64Array
 from millrace.online.blocks import Block, StoredRows, block_rows
 from millrace.online.functions import Functions
@@ -24,6 +25,8 @@ from millrace.online.reading import Readers
 from millrace.online.rectangles import Chunk, Rectangle, join_all, make_rectangle
 from millrace.online.spill import Spill, count_transfers
 from millrace.online.sums import Sums
+
+_LEAST_ROOM = 4  # rows that wait to be joined while runs are merged, by plan
 
 
 class Run:
@@ -189,23 +192,31 @@ class RunStage:
         self.batch_rows = max(16, min(1 << 17, budget.memory_bytes // 64 // (8 * max(widths))))
         budget.reserve("input batches", 3 * self.batch_rows * 8 * max(widths))
         self.pieces = Pieces("rectangles", 0, functions.functions, functions.groups, budget)
-        each = Pieces.bytes_each(functions.functions, functions.groups)
-        self.block_rows = block_rows(functions, widths, rows, budget, per_block=2 * each, per_row=16)
+        self._each = 2 * 8 * max(widths)  # while runs are merged: a row that waits, and its copy when it is joined
+        self._piece_bytes = Pieces.bytes_each(functions.functions, functions.groups)
+        self.block_rows = block_rows(functions, widths, rows, budget, per_block=2 * self._piece_bytes, per_row=16)
         self._rectangle = make_rectangle(functions, widths, max(self.block_rows), budget)
         self.block = Block(widths, self.block_rows, budget)
         budget.reserve("order of a block", 16 * sum(self.block_rows))
         blocks = 2 + max(rows[side] // self.block_rows[side] for side in (A, B))
         held = 8 * sum(count * width for count, width in zip(self.block_rows, widths, strict=True))
+        # One extent of each run is at hand in the end, in half of what the block takes. Where runs turn out to be twice as many,
+        # the extents of further ones are half as large, and so on.
+        self._planned = 2 * blocks
         self._extent = max(8 * max(widths), min(extent, held // (4 * blocks + 4)))
-        self._room = max(16, held // 4 // (8 * max(widths)))
+        least = 2 * self._planned * self._extent + _LEAST_ROOM * self._each
+        if least > held + 16 * sum(self.block_rows) + budget.free_bytes:
+            raise BudgetError(f"{self._planned} runs can't be merged in the memory of a block", 2 * budget.memory_bytes)
         self._runs: list[Run] = []
         self._made_of: list[tuple[int, int]] = []
         self._block_runs = [0, 1]  # where the runs of the block's two sides will stand among the runs
         self._merge: MergeShrink | None = None
 
     def meet(self) -> None:
-        """Join the block's rows of A and B: one more piece. Pairs are put out by the merge, all of them."""
+        """Join the block's rows of A and B: one more piece, if there is room for it. Pairs are put out by the merge, all of them."""
         block, pieces = self.block, self.pieces
+        if self._budget.free_bytes < self._piece_bytes:
+            return
 
         def source(side: int) -> Iterator[Chunk]:
             words = block.words(side)
@@ -222,6 +233,9 @@ class RunStage:
     def put_away(self, side: int) -> None:
         """Sort the block's rows of a side into a run, and make room for the next ones."""
         words = self.block.words(side)
+        if len(self._runs) >= self._planned:
+            self._planned *= 2
+            self._extent = max(8 * max(self.block.widths), self._extent // 2)
         stored = StoredRows(self._spill, self.block.widths[side], self._extent)
         stored.append(words, np.argsort(words[:, 0], kind="stable"))
         while len(self._runs) <= self._block_runs[side]:
@@ -238,9 +252,13 @@ class RunStage:
             self._budget.release("block B")
             self._budget.release("order of a block")
             self.block = Block(self.block.widths, (0, 0), self._budget)
-            room = 2 * self._room * 8 * max(self.block.widths)
-            self._budget.reserve("runs at hand", len(self._runs) * self._extent + room)
-            self._merge = MergeShrink(self._runs, self._made_of, self.pieces, self._rectangle, self._room)
+            extents = sum(run.stored.largest_bytes for run in self._runs)
+            if self._budget.free_bytes < extents + self._each:  # runs are many more than planned: no estimate until the end
+                self.pieces.drop()
+                self._made_of.clear()
+            room = max(1, (self._budget.free_bytes - extents) // (2 * self._each))
+            self._budget.reserve("runs at hand", extents + room * self._each)
+            self._merge = MergeShrink(self._runs, self._made_of, self.pieces, self._rectangle, room)
         self._merge.step()
         self.counters.joins += 1
         self.counters.results = self.pieces.pairs_joined()
