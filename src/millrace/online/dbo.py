@@ -49,6 +49,11 @@ class DBO:
     def counters(self) -> Counters:
         return self._stage.counters
 
+    @property
+    def memory_rows(self) -> int:
+        """Of both inputs, in a block."""
+        return sum(self._stage.block_rows)
+
     def step(self) -> Progress:
         stage, side = self._stage, self._side
         block, readers = stage.block, stage.readers

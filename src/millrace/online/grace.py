@@ -42,6 +42,8 @@ class Grace:
         self._readers = Readers((a, b), self.counters)
         self._partitions = Partitions(functions, (a.width, b.width), (a.rows, b.rows), budget, spill, layout or Layout())
         self.pieces = Pieces("samples", self._partitions.count, functions.functions, functions.groups, budget)
+        plan = self._partitions.plan
+        self.memory_rows = plan.pool_pages * (plan.page_words // max(a.width, b.width))
         self._spill = spill
         self._next = 0
 

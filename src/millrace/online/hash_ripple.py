@@ -59,6 +59,7 @@ class HashRipple:
         self._rectangle = make_rectangle(functions, widths, self.held_rows, budget, "held join", sure=True)
         self._held: Int64Array = budget.array("held rows of B", self.held_rows * b.width, np.int64).reshape(-1, b.width)
         self._partitions = Partitions(functions, widths, (a.rows, b.rows), budget, spill, layout or Layout())
+        self.memory_rows = self.held_rows * (a.rows + b.rows) // max(1, b.rows)  # read until then
         self._kept = self._read_b = 0  # rows of B held, and read for them
         self._old_a: Int64Array = np.zeros(self._partitions.count, np.int64)  # rows of A that have met the first `_old_b` held
         self._old_b = 0

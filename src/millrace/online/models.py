@@ -93,6 +93,7 @@ class Model:
     steps: tuple[ModelStep, ...]
     total_seconds: float
     temporary_read_pages: float
+    temporary_written_pages: float
 
     def area_after(self, seconds: float) -> float:
         """Covered when so much I/O time has passed, steps taken to be even."""
@@ -117,7 +118,7 @@ def _symmetric_hash(s: Setting) -> ModelStep:
 
 def _in_memory(algorithm: str, s: Setting) -> Model:
     step = _symmetric_hash(s)
-    return Model(algorithm, (step,), step.seconds, 0.0)
+    return Model(algorithm, (step,), step.seconds, 0.0, 0.0)
 
 
 def grace(s: Setting) -> Model:
@@ -128,7 +129,7 @@ def grace(s: Setting) -> Model:
         ModelStep("partition", pages * (read + write), 0.0),
         ModelStep("join", pages * again, s.pages_a * s.pages_b, early=False),
     )
-    return Model("grace", steps, pages * (read + write + again), pages)
+    return Model("grace", steps, pages * (read + write + again), pages, pages)
 
 
 def ripple(s: Setting) -> Model:
@@ -148,7 +149,7 @@ def ripple(s: Setting) -> Model:
         seconds = (a + b) * (part * (read + write) + k * again)
         steps.append(ModelStep(f"block {k}", seconds, (2 * k * part + part**2) * a * b))
         read_again += (a + b) * k
-    return Model("ripple", tuple(steps), sum(step.seconds for step in steps), read_again)
+    return Model("ripple", tuple(steps), sum(step.seconds for step in steps), read_again, s.input_pages - (a + b))
 
 
 def hash_ripple(s: Setting) -> Model:
@@ -166,7 +167,7 @@ def hash_ripple(s: Setting) -> Model:
     spilled_first = ModelStep("spill what was in memory", a * write, 0.0)
     join = ModelStep("join", (pages - b) * again, left, early=False)
     total = pages * read + (pages - b) * (write + again)
-    return Model("hash_ripple", (first, spilled_first, extend, join), total, pages - b)
+    return Model("hash_ripple", (first, spilled_first, extend, join), total, pages - b, pages - b)
 
 
 def sms(s: Setting) -> Model:
@@ -182,7 +183,7 @@ def dbo(s: Setting) -> Model:
 def _sorted_runs(name: str, s: Setting, overlaps: int) -> Model:
     if s.input_pages <= s.memory_pages:
         only = ModelStep("in memory", s.input_pages * s.read_input_seconds, s.pages_a * s.pages_b)
-        return Model(name, (only,), only.seconds, 0.0)
+        return Model(name, (only,), only.seconds, 0.0, 0.0)
     read, write, again = s.read_input_seconds, s.write_temporary_seconds, s.read_temporary_seconds
     a, b = s.in_memory_a * s.fudge_factor, s.in_memory_b * s.fudge_factor
     runs = s.input_pages / (a + b)
@@ -192,7 +193,7 @@ def _sorted_runs(name: str, s: Setting, overlaps: int) -> Model:
         ModelStep("sort", pages * (read + write), early),
         ModelStep("merge", pages * again, s.pages_a * s.pages_b - early, early=False),
     )
-    return Model(name, steps, pages * (read + write + again), pages)
+    return Model(name, steps, pages * (read + write + again), pages, pages)
 
 
 def prjoin_rate(s: Setting, mu: float, nu: float) -> float:
@@ -240,7 +241,8 @@ def prjoin(s: Setting, gamma: float = 1.0, stop: bool = True, partitions: int = 
     area = sum(((pages / (a + b)) ** 2 - size**2) * a * b / partitions for size in joined)
     last = ModelStep("join what is left", (pages - (a + b)) * again, area, early=False)
     steps += [rest, last]
-    return Model("prjoin", tuple(steps), sum(step.seconds for step in steps), read_again + pages - (a + b))
+    spilled = pages - (a + b)
+    return Model("prjoin", tuple(steps), sum(step.seconds for step in steps), read_again + spilled, spilled)
 
 
 def prjoin_most_seconds(s: Setting, gamma: float = 1.0) -> float:

@@ -48,6 +48,11 @@ class SMS:
     def counters(self) -> Counters:
         return self._stage.counters
 
+    @property
+    def memory_rows(self) -> int:
+        """Of both inputs, in a block."""
+        return sum(self._stage.block_rows)
+
     def step(self) -> Progress:
         stage = self._stage
         ended = stage.readers.ended

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from millrace.core.budget import Budget
-from millrace.core.devices import VirtualClock, VirtualDevice, device
+from millrace.core.devices import Device, VirtualClock, VirtualDevice, device
 from millrace.core.step import Int64Array
 from millrace.online.functions import Products
 from millrace.online.inputs import ArrayInput, Track, VirtualInput
@@ -33,14 +33,18 @@ class Setting:
     memory_bytes: int = 500 * MEGABYTE
     extent_bytes: int = MEGABYTE
     row_words: int = 13
-    input_device: str = "prjoin-disk"
-    temporary_device: str = "prjoin-disk"
+    input_device: str | Device = "prjoin-disk"
+    temporary_device: str | Device = "prjoin-disk"
     overlapped: bool = True
     rows: int = 500_000  # of A, that are really joined
 
     @property
     def scale(self) -> float:
         return self.bytes_a / (self.rows * self.row_words * 8)
+
+    @property
+    def input_bytes(self) -> int:
+        return self.bytes_a + self.bytes_b
 
     def of(self, count: int) -> int:
         """So many bytes of the setting, in bytes that are really there."""
@@ -58,12 +62,22 @@ class Point:
 
 @dataclass(frozen=True)
 class Simulated:
+    """What a run came to; bytes are those of the setting."""
+
     points: list[Point]
     seconds: float  # end to end
     counters: Counters
     answer: Any
     input_seconds: float  # how long the input device was busy
     temporary_seconds: float
+    temporary_written_bytes: float
+    temporary_read_bytes: float
+    memory_share: float | None  # of the input, that is read before the first row is spilled, if the join says so
+    budget_peak_share: float  # of the memory
+
+    def results_at(self, seconds: float) -> float:
+        """Pairs found by then, taken to come evenly between two reports."""
+        return float(np.interp(seconds, [0.0, *(p.seconds for p in self.points)], [0.0, *(p.results for p in self.points)]))
 
 
 def one_to_one(setting: Setting, seed: int = 0) -> tuple[Int64Array, Int64Array]:
@@ -82,19 +96,29 @@ def simulate(
 ) -> Simulated:
     """Run a join to its end. `options` go to the join."""
     clock = VirtualClock()
-    source = VirtualDevice(device(setting.input_device), clock)
-    store = VirtualDevice(device(setting.temporary_device), clock)
+    source, store = (VirtualDevice(_device(name), clock) for name in (setting.input_device, setting.temporary_device))
     track = Track()
     a, b = (
         VirtualInput(ArrayInput(words), source, track, scale=setting.scale, overlapped=setting.overlapped)
         for words in (tables or one_to_one(setting))
     )
     spill = VirtualSpill(store, scale=setting.scale, overlapped=setting.overlapped)
-    join = make(a, b, Products(((), ()), ((), (1,))), Budget(setting.of(setting.memory_bytes)), spill, **options)
+    budget = Budget(setting.of(setting.memory_bytes))
+    join = make(a, b, Products(((), ()), ((), (1,))), budget, spill, **options)
     total = a.rows + b.rows
+    memory_rows: int | None = getattr(join, "memory_rows", None)
     points = []
     for progress in run(join):
         if progress.reported:
             read = progress.counters.rows_a + progress.counters.rows_b
             points.append(Point(clock.now, progress.counters.results, read / total))
-    return Simulated(points, clock.now, replace(progress.counters), join.pieces.answer(), source.busy, store.busy)
+    counters = replace(progress.counters)
+    return Simulated(
+        points, clock.now, counters, join.pieces.answer(), source.busy, store.busy,
+        counters.temp_written_bytes * setting.scale, counters.temp_read_bytes * setting.scale,
+        None if memory_rows is None else memory_rows / total, budget.peak_bytes / budget.memory_bytes,
+    )  # fmt: skip
+
+
+def _device(given: str | Device) -> Device:
+    return device(given) if isinstance(given, str) else given
