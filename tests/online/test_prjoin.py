@@ -214,3 +214,18 @@ def test_a_join_beside_reading_that_fails_ends_the_run() -> None:
     join._spill.close()  # what was spilled can't be read again
     with pytest.raises((SpillError, AssertionError, RuntimeError)):
         finished(join)
+
+
+def test_joins_in_two_threads_keep_up_with_reading() -> None:
+    """However many partitions come due during one read, none is joined later than its power says."""
+    data = tables("one to one", rows=60_000)
+    join = prjoin(data.a, data.b, memory=4 * data.bytes, threads=2, layout=Layout(partitions=256))
+    batch = join._partitions.plan.batch_rows
+    behind = []
+    for progress in run(join):
+        if progress.reported and not progress.input_ended:
+            read = progress.counters.rows_a + progress.counters.rows_b
+            joined = np.sort(progress.pieces.rows_a + progress.pieces.rows_b)[2:]  # up to two are under way
+            behind.append((read - 2 * batch) / joined[0])
+    assert len(behind) > 5
+    assert max(behind) <= 2

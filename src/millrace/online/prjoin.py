@@ -36,7 +36,11 @@ Differs from the paper:
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +57,8 @@ from millrace.online.spill import Spill, count_transfers
 from millrace.online.sums import Sums
 
 _UNEVEN = 1.2
+_FEW_ROWS = 1 << 14  # of a partition: joining it takes less than handing it to another thread
+_AT_ONCE = 4  # partitions joined by two threads in the end, for each report
 
 
 class PRJoin:
@@ -84,6 +90,7 @@ class PRJoin:
         self._invocation.begin(self._partitions.count, self.memory_rows, np.arange(self._partitions.count))
         self._may_remap = remap
         self._begun = False  # every partition has been joined at least once
+        self._lock = Lock()  # of the counters
         self._due: int | None = None  # a partition whose extents are being read
         self._beside = Beside(self._partitions) if threads == 2 else None
 
@@ -107,22 +114,32 @@ class PRJoin:
         return self._grown()
 
     def _begin_due(self) -> Progress | None:
-        """Begin the join that is due, if one is; what came of it, if it is done already."""
+        """Begin the joins that are due, if any are; what came of it, if they are done already."""
         beside = self._beside
-        if beside is not None and beside.partition is not None and beside.done:
-            return self._commit_beside()
-        due = self._invocation.due(self._moment())
-        if due is None or (beside is not None and due == beside.partition):
-            return None
-        if beside is not None and beside.partition is None:
-            rows = self._partitions.rows_of(due)
-            beside.begin(due, rows, (self._readers.read[A], self._readers.read[B]))
-            self._invocation.joined(due, self._moment())
-            return None
-        self._due = due
         if beside is None:
-            self._partitions.start(due)
-        return None if self._partitions.waiting else self._join_due()  # it is all in memory, or both threads join
+            self._due = self._invocation.due(self._moment())
+            if self._due is None:
+                return None
+            self._partitions.start(self._due)
+            return None if self._partitions.waiting else self._join_due()  # it is all in memory
+        if beside.partition is not None and beside.done:
+            return self._commit_beside()
+        due = self._all_due()
+        if not due:
+            return None
+        if len(due) == 1 and beside.partition is None:  # reading goes on meanwhile
+            rows = self._partitions.rows_of(due[0])
+            beside.begin(due[0], rows, (self._readers.read[A], self._readers.read[B]))
+            return None
+        self._join_many(due)  # reading waits, or partitions would be joined ever later
+        return self._progress(reported=True)
+
+    def _all_due(self) -> list[int]:
+        moment, found = self._moment(), list[int]()
+        while (due := self._invocation.due(moment)) is not None and due not in found:
+            found.append(due)
+            self._invocation.joined(due, moment)
+        return found
 
     def _commit_beside(self) -> Progress:
         assert self._beside is not None
@@ -171,9 +188,9 @@ class PRJoin:
         self._invocation.joined(partition, self._moment())
         return self._progress(reported=True)
 
-    def _join(self, partition: int) -> None:
+    def _join(self, partition: int, slot: int = 0) -> None:
         rows = self._partitions.rows_of(partition)
-        sums = self._partitions.join(partition, self._old(partition), rows)
+        sums = self._partitions.join(partition, self._old(partition), rows, slot)
         self._put(partition, sums, rows, (self._readers.read[A], self._readers.read[B]))
 
     def _old(self, partition: int) -> tuple[int, int]:
@@ -186,24 +203,38 @@ class PRJoin:
         pieces.put(partition, sums)
         pieces.own_a[partition], pieces.own_b[partition] = rows
         pieces.rows_a[partition], pieces.rows_b[partition] = read
-        self.counters.joins += 1
-        self.counters.results += int(pieces.pairs[partition].sum()) - before
+        with self._lock:
+            self.counters.joins += 1
+            self.counters.results += int(pieces.pairs[partition].sum()) - before
 
     def _join_many(self, partitions: list[int]) -> None:
         """Join some partitions while nothing is read, in both threads if there are two."""
         beside = self._beside
         if beside is None:
-            for partition in partitions:
-                self._join(partition)
+            self._join_in_turn(deque(partitions), 0)
             return
         if beside.partition is not None:
             self._commit_beside()
-        for first, second in zip(partitions[0::2], [*partitions[1::2], None], strict=False):
-            if second is not None:
-                beside.begin(second, self._partitions.rows_of(second), (self._readers.read[A], self._readers.read[B]))
-            self._join(first)
-            if second is not None:
-                self._commit_beside()
+        rows = sum(sum(self._partitions.rows_of(partition)) for partition in partitions)
+        if rows < _FEW_ROWS * len(partitions):
+            self._join_in_turn(deque(partitions), 0)
+            return
+        left = deque(partitions)
+        other = beside.submit(self._join_in_turn, left, 1)
+        try:
+            self._join_in_turn(left, 0)
+        finally:
+            left.clear()
+            other.result()
+
+    def _join_in_turn(self, left: deque[int], slot: int) -> None:
+        """Join what is left to join; another thread may take from it, too."""
+        while left:
+            try:
+                partition = left.popleft()
+            except IndexError:
+                return
+            self._join(partition, slot)
 
     def _join_every(self) -> Progress:
         moment = self._moment()
@@ -235,7 +266,7 @@ class PRJoin:
         pieces = self.pieces
         pieces.total_a[:], pieces.total_b[:] = self._partitions.rows(A), self._partitions.rows(B)
         left = np.flatnonzero((pieces.own_a != pieces.total_a) | (pieces.own_b != pieces.total_b))
-        now = left[: 1 if self._beside is None else 2]
+        now = left[: 1 if self._beside is None else _AT_ONCE]
         self._join_many(now.tolist())
         pieces.exact[:] = True
         pieces.exact[left[len(now) :]] = False
@@ -269,6 +300,11 @@ class Beside:
         self._partitions.flush()
         self.partition, self._rows, self._read = partition, rows, read
         self._running = self._thread.submit(self._partitions.join, partition, (0, 0), rows, 1)
+
+    def submit(self, work: Callable[..., None], *given: Any) -> Future[None]:
+        """Other work for the thread, while no join is under way."""
+        self._partitions.flush()
+        return self._thread.submit(work, *given)
 
     @property
     def done(self) -> bool:
