@@ -3,10 +3,11 @@
 For f_k(a, b) = u_k(a) v_k(b) on equal keys, U_k and UU_kl the sums of u_k and u_k u_l over the rows of A with a key, V_k, VV_kl
 those of B, a key adds  U_k V_k to t,  UU_kl V_k V_l to sx,  VV_kl U_k U_l to sy,  UU_kl VV_kl to q.
 
-    slot   [ code | 1 sums of products of words of A | 1 sums of products of words of B ]      one per key of the build side
+    slot   [ code | number of its entry, from 1 on; 0: free ]                                  open addressing
+    entry  [ 1, sums of products of words of A | 1, sums of products of words of B ]           one per key of the build side
 
-Open addressing; sums that several functions share are kept once (`Monomials`). With groups a slot has the heads of two chains
-of entries instead, one per group that the key occurs in on a side.
+Entries lie densely, in the order of their keys' arrival; sums that several functions share are kept once (`Monomials`). With
+groups a slot has the heads of two chains of entries instead, one per group that the key occurs in on a side.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from millrace.online.sums import Sums
 
 EMPTY = np.int64(-0x6A09E667F3BCC909)  # a code that has this value gets the slot behind the others
 _AHEAD = 32  # rows whose slots are asked for at once
-_SLOTS_PER_KEY = 1.4
+_SLOTS_PER_KEY = 1.75
 
 
 class Monomials:
@@ -76,8 +77,8 @@ class MomentRectangle:
         self._grouped = functions.groups > 1
         self.rows = rows
         size = _slots(rows) + 1
-        self._table: Int64Array = budget.array(f"{name} table", size * self._stride, np.int64).reshape(size, self._stride)
-        entries = _entries(functions, size, sure) if self._grouped else 1
+        self._table: Int64Array = budget.array(f"{name} table", size * self._stride, np.int64).reshape(size, -1)
+        entries = _entries(functions, size, sure) if self._grouped else _dense(rows)
         self._entries: Int64Array = budget.array(f"{name} entries", entries * self._entry, np.int64).reshape(entries, -1)
         self._names = (budget, name)
         self._state = np.zeros(2, np.int64)  # keys, entries
@@ -85,11 +86,12 @@ class MomentRectangle:
 
     @property
     def _stride(self) -> int:
-        return 3 if self._grouped else 1 + len(self._sides[0]) + len(self._sides[1])
+        return 3 if self._grouped else 2
 
     @property
     def _entry(self) -> int:
-        return 2 + max(len(side) for side in self._sides) if self._grouped else 1
+        left, right = (len(side) for side in self._sides)
+        return 2 + max(left, right) if self._grouped else left + right
 
     @staticmethod
     def bytes_for(functions: Products, rows: int, *, sure: bool = False) -> int:
@@ -97,14 +99,17 @@ class MomentRectangle:
         size = _slots(rows) + 1
         if functions.groups > 1:
             return 8 * (3 * size + _entries(functions, size, sure) * (2 + max(left, right)))
-        return 8 * (size * (1 + left + right) + 1)
+        return 8 * (2 * size + _dense(rows) * (left + right))
 
     def start(self, build: int, rows: int, part: int = 0, parts: int = 1) -> None:
         """A new rectangle: about so many rows of side `build` come first; of all keys, only those of one of `parts` parts."""
         self._build, self._part, self._parts = build, part, parts
         self._capacity = min(len(self._table) - 1, _slots(rows))
-        self._table[: self._capacity, 0] = EMPTY
-        self._table[self._capacity] = 0  # the slot of the code that means empty
+        if self._grouped:
+            self._table[: self._capacity, 0] = EMPTY
+            self._table[self._capacity] = 0  # the slot of the code that means empty
+        else:
+            self._table[: self._capacity] = 0
         self._state[:] = 0
 
     def add(self, side: int, words: Int64Array, old: int = 0) -> bool:
@@ -114,8 +119,9 @@ class MomentRectangle:
         building = side == self._build
         common = (self._capacity, monomials.parents, monomials.words, building, self._part, self._parts, self._state)
         if not self._grouped:
-            start = 1 if side == A else 1 + len(self._sides[0])
-            return bool(_add_plain(words, values, self._table, self._table.view(np.float64), start, self._room(), *common))
+            start = 0 if side == A else len(self._sides[0])
+            entries = self._entries.view(np.float64)
+            return bool(_add_plain(words, values, self._table, entries, start, self._room(), *common))
         f = self._functions
         word, groups = (f.group_a, f.groups_a) if side == A else (f.group_b, f.groups_b)
         result = _add_grouped(
@@ -140,7 +146,7 @@ class MomentRectangle:
                 self._table, self._capacity, self._entries, self._entries.view(np.float64), f.groups_b, *out,
             )  # fmt: skip
         else:
-            _finish_plain(self._table, self._table.view(np.float64), self._capacity, 1 + len(left), *out)
+            _finish_plain(self._entries.view(np.float64), int(self._state[0]), len(left), *out)
         return sums
 
     def release(self) -> None:
@@ -153,6 +159,11 @@ def _entries(functions: Products, slots: int, sure: bool) -> int:
     """Entries of groups; one key with all groups always fits, so that parts by key come to an end."""
     every = functions.groups_a + functions.groups_b
     return max(every + 2, slots * (every if sure else 2))
+
+
+def _dense(rows: int) -> int:
+    """Entries without groups: as many as keys that `_room` lets in, and number 0."""
+    return rows + 16
 
 
 def _slots(rows: int) -> int:
@@ -178,72 +189,126 @@ def slot_of(word: Any, capacity: Any) -> Any:
 
 @kernel
 def _add_plain(
-    words: Any, values: Any, table: Any, cells: Any, start: Any, room: Any,
+    words: Any, values: Any, table: Any, entries: Any, start: Any, room: Any,
     capacity: Any, parents: Any, factors: Any, building: Any, part: Any, parts: Any, state: Any,
 ) -> Any:  # fmt: skip
-    count, sums = len(words), len(parents)
-    stride = table.shape[1]
-    address = table.ctypes.data
-    slots = np.empty(_AHEAD, np.int64)
-    product = np.ones(sums)
-    for base in range(0, count, _AHEAD):
-        end = min(base + _AHEAD, count)
-        for i in range(base, end):
-            word = hashed(words[i, 0])
+    """Some rows at a time: ask for their slots, find their entries and ask for these, add. Arrays are flat and places unsigned:
+    an index that can't be negative need not be looked at twice."""
+    zero, one, two, eight, ahead = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(8), np.uint64(_AHEAD)
+    count, width, entry, sums = (
+        np.uint64(len(words)), np.uint64(words.shape[1]), np.uint64(entries.shape[1]), np.uint64(len(parents)),
+    )  # fmt: skip
+    records, numbers, slots, totals = words.reshape(-1), values.reshape(-1), table.reshape(-1), entries.reshape(-1)
+    slots_at, totals_at = np.uint64(table.ctypes.data), np.uint64(entries.ctypes.data)
+    limit, first, keys = two * np.uint64(capacity), np.uint64(start), state[0]
+    powers = len(parents) == 3 and factors[1] == factors[2] and parents[2] == 1  # a word, and its square
+    factor = np.uint64(factors[1]) if powers else zero
+    places = np.empty(_AHEAD, np.int64)
+    product = np.ones(len(parents))
+    base = zero
+    while base < count:
+        end = min(base + ahead, count)
+        i = base
+        while i < end:
+            word = hashed(records[i * width])
             if parts > 1 and np.int64(word & np.uint64(parts - 1)) != part:
-                slots[i - base] = -1
+                places[i - base] = -1
             else:
-                slot = slot_of(word, capacity)
-                prefetch(address + 8 * stride * slot)
-                slots[i - base] = slot
-        for i in range(base, end):
-            slot = slots[i - base]
-            if slot < 0:
-                continue
-            code = words[i, 0]
-            if code == EMPTY:
-                slot = capacity
-            else:
-                while table[slot, 0] != code and table[slot, 0] != EMPTY:
-                    slot += 1
-                    if slot == capacity:
-                        slot = 0
-                if table[slot, 0] == EMPTY:
-                    if not building:
-                        continue
-                    if state[0] >= room:
+                at = two * np.uint64(slot_of(word, capacity))
+                prefetch(np.int64(slots_at + eight * at))
+                places[i - base] = np.int64(at)
+            i += one
+        i = base
+        while i < end:
+            if places[i - base] >= 0:
+                at, code = np.uint64(places[i - base]), records[i * width]
+                while slots[at + one] != 0 and slots[at] != code:
+                    at += two
+                    if at == limit:
+                        at = zero
+                number = slots[at + one]
+                if number == 0 and building:
+                    if keys >= room:
                         return False
-                    state[0] += 1
-                    table[slot, 0] = code
-                    for d in range(1, stride):
-                        cells[slot, d] = 0.0
-            cells[slot, start] += 1.0
-            for d in range(1, sums):
-                product[d] = product[parents[d]] * values[i, factors[d]]
-                cells[slot, start + d] += product[d]
+                    keys += 1
+                    number = keys
+                    slots[at] = code
+                    slots[at + one] = number
+                    d = zero
+                    while d < entry:
+                        totals[np.uint64(number) * entry + d] = 0.0
+                        d += one
+                elif number != 0:
+                    place = np.uint64(number) * entry + first
+                    prefetch(np.int64(totals_at + eight * place))
+                    prefetch(np.int64(totals_at + eight * (place + sums - one)))
+                places[i - base] = number
+            else:
+                places[i - base] = 0
+            i += one
+        i = base
+        while i < end:
+            number, row = places[i - base], i * width
+            i += one
+            if number == 0:
+                continue
+            at = np.uint64(number) * entry + first
+            totals[at] += 1.0
+            if powers:
+                value = numbers[row + factor]
+                totals[at + one] += value
+                totals[at + two] += value * value
+            else:
+                d = one
+                while d < sums:
+                    product[d] = product[parents[d]] * numbers[row + np.uint64(factors[d])]
+                    totals[at + d] += product[d]
+                    d += one
+        base = end
+    state[0] = keys
     return True
 
 
 @kernel
 def _finish_plain(
-    table: Any, cells: Any, capacity: Any, b: Any,
+    entries: Any, keys: Any, b: Any,
     first_a: Any, second_a: Any, first_b: Any, second_b: Any, t: Any, sx: Any, sy: Any, q: Any, pairs: Any,
 ) -> None:  # fmt: skip
     functions = len(first_a)
-    for slot in range(capacity + 1):
-        if slot < capacity and table[slot, 0] == EMPTY:
+    if functions == 1:
+        places = (first_a[0], b + first_b[0], second_a[0, 0], b + second_b[0, 0])
+        t[0, 0], sx[0, 0, 0], sy[0, 0, 0], q[0, 0, 0], pairs[0] = _finish_one(entries, keys, b, *places)
+        return
+    for key in range(1, keys + 1):
+        if entries[key, 0] == 0.0 or entries[key, b] == 0.0:
             continue
-        if cells[slot, 1] == 0.0 or cells[slot, b] == 0.0:
-            continue
-        pairs[0] += np.int64(cells[slot, 1]) * np.int64(cells[slot, b])
+        pairs[0] += np.int64(entries[key, 0]) * np.int64(entries[key, b])
         for k in range(functions):
-            u, v = cells[slot, 1 + first_a[k]], cells[slot, b + first_b[k]]
+            u, v = entries[key, first_a[k]], entries[key, b + first_b[k]]
             t[0, k] += u * v
             for j in range(functions):
-                uu, vv = cells[slot, 1 + second_a[k, j]], cells[slot, b + second_b[k, j]]
-                sx[0, k, j] += uu * (v * cells[slot, b + first_b[j]])
-                sy[0, k, j] += vv * (u * cells[slot, 1 + first_a[j]])
+                uu, vv = entries[key, second_a[k, j]], entries[key, b + second_b[k, j]]
+                sx[0, k, j] += uu * (v * entries[key, b + first_b[j]])
+                sy[0, k, j] += vv * (u * entries[key, first_a[j]])
                 q[0, k, j] += uu * vv
+
+
+@kernel
+def _finish_one(entries: Any, keys: Any, b: Any, at_u: Any, at_v: Any, at_uu: Any, at_vv: Any) -> Any:
+    """The same for one function."""
+    t = sx = sy = q = 0.0
+    pairs = np.int64(0)
+    for key in range(1, keys + 1):
+        of_a, of_b = entries[key, 0], entries[key, b]
+        if of_a == 0.0 or of_b == 0.0:
+            continue
+        u, v, uu, vv = entries[key, at_u], entries[key, at_v], entries[key, at_uu], entries[key, at_vv]
+        pairs += np.int64(of_a) * np.int64(of_b)
+        t += u * v
+        sx += uu * (v * v)
+        sy += vv * (u * u)
+        q += uu * vv
+    return t, sx, sy, q, pairs
 
 
 @kernel
