@@ -51,7 +51,8 @@ Numbered = tuple[Int64Array, "Int64Array | None"]  # records, and which row of t
 class BatchInput:
     """Any iterator of Arrow batches, made into records by `numbered`, up to `ahead` of them ahead in a thread of its own.
 
-    `rows`: how many there will be, known or estimated. Batches should be small: `ahead` + 1 of them are held.
+    `rows`: how many there will be, known or estimated. Batches should be small: `ahead` + 1 of them are held, and one more is
+    being made.
     """
 
     def __init__(

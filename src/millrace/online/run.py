@@ -45,7 +45,8 @@ _FIRST_SHARE, _FIRST_ROWS = 0.01, 100  # of the rows, before the first report
 _STEPS = 128  # batches of a side, at least
 _PARTITION_ROWS = 4096
 _OTHER_SEED = 1_000_003
-_MOST_BATCH_ROWS = 1 << 18
+_MOST_BATCH_ROWS = 1 << 16
+_HELD = 3  # batches of records: joined, ready, and being made
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ class Run:
     def _input(self, side: int, rows: int) -> BatchInput:
         source, columns = self._sources[side], self._question.columns(side)
         batches = source.batches(columns, rows, self._options.seed * 2 + side)
-        return BatchInput(batches, self.query.sides[side].numbered, source.rows, self.query.sides[side].width, ahead=1)
+        records = self.query.sides[side]
+        return BatchInput(batches, records.reusing(_HELD), source.rows, records.width, ahead=1)
 
     def _too_small(self, small: BudgetError) -> BudgetError:
         """The same, with what would do."""

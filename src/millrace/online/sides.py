@@ -9,7 +9,8 @@ Rows that a filter drops, or whose key is null, are read and counted, and go no 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.core.compiled import kernel
 from millrace.core.errors import SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.core.step import Int64Array
@@ -104,7 +106,7 @@ class Side:
         self.number, self._codec, self.key = number, codec, tuple(key)
         self.filters, self.words, self.grouping = tuple(filters), tuple(words), grouping
         self.records = Records(codec, key, columns=columns, text_bytes=text_bytes)
-        self._random = None if shuffle is None else np.random.default_rng(shuffle)
+        self._random = None if shuffle is None else np.random.default_rng(shuffle).integers(0, 1 << 63, 1, np.uint64)
         self.width = self.records.width + len(self.words) + (grouping is not None)
 
     def place(self, word: int) -> int:
@@ -114,14 +116,27 @@ class Side:
     def group_place(self) -> int | None:
         return None if self.grouping is None else self.width - 1
 
-    def numbered(self, batch: pa.RecordBatch) -> Numbered:
-        """Records, and which row of the batch each is; None: they are all of the rows."""
+    def reusing(self, buffers: int) -> Callable[[pa.RecordBatch], Numbered]:
+        """`numbered` for one batch after the other, of which the last so many are in use: memory is taken from those before."""
+        ring = deque([np.zeros(0, np.int64)] * buffers)
+
+        def numbered(batch: pa.RecordBatch) -> Numbered:
+            words = batch.num_rows * self.width
+            if len(ring[0]) < words:
+                ring[0] = np.empty(words, np.int64)
+            ring.rotate(-1)
+            return self.numbered(batch, ring[-1])
+
+        return numbered
+
+    def numbered(self, batch: pa.RecordBatch, room: Int64Array | None = None) -> Numbered:
+        """Records, in `room` if there is one, and which row of the batch each is; None: they are all of the rows."""
         rows = batch.num_rows
         encoded = self._codec.encode([plain(batch.column(name)) for name in self.key])
         codes, kept = encoded.codes, self._kept(batch, encoded.valid)
         if not kept.all():
             batch, codes = batch.filter(pa.array(kept)), codes[kept]
-        words = self._encode(batch, codes)
+        words = self._encode(batch, codes, np.empty(len(codes) * self.width, np.int64) if room is None else room)
         places = None if len(words) == rows else np.flatnonzero(kept)
         return (words, places) if self._random is None else self._shuffled(words, rows)
 
@@ -131,9 +146,9 @@ class Side:
             valid = valid & pc.fill_null(holds, False).to_numpy(zero_copy_only=False)
         return valid
 
-    def _encode(self, batch: pa.RecordBatch, codes: Int64Array) -> Int64Array:
+    def _encode(self, batch: pa.RecordBatch, codes: Int64Array, room: Int64Array) -> Int64Array:
         rows = len(codes)
-        words: Int64Array = np.empty((rows, self.width), np.int64)
+        words: Int64Array = room[: rows * self.width].reshape(rows, self.width)
         if self.records.columns:
             words[:, : self.records.width] = self._records(batch)
         words[:, 0] = codes
@@ -169,10 +184,43 @@ class Side:
 
     def _shuffled(self, words: Int64Array, rows: int) -> Numbered:
         assert self._random is not None
-        words = words[self._random.permutation(len(words))]
+        _shuffle(words, self._random)
         if len(words) == rows:
             return words, None
-        return words, np.sort(self._random.choice(rows, len(words), replace=False))
+        places: Int64Array = np.empty(len(words), np.int64)
+        _choose(rows, places, self._random)
+        return words, places
+
+
+@kernel
+def _below(count: Any, state: Any) -> Any:
+    """A random number below `count` (up to 2^32), by SplitMix64 (Steele, Lea, Flood 2014)."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    word = state[0]
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    word ^= word >> np.uint64(31)
+    return np.int64(((word >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
+
+
+@kernel
+def _shuffle(words: Any, state: Any) -> None:
+    """Rows into random order, in place (Fisher and Yates)."""
+    width = words.shape[1]
+    for i in range(len(words) - 1, 0, -1):
+        j = _below(i + 1, state)
+        for d in range(width):
+            words[i, d], words[j, d] = words[j, d], words[i, d]
+
+
+@kernel
+def _choose(rows: Any, places: Any, state: Any) -> None:
+    """Some of `rows` places, all choices alike, in order: each with the probability that is left to it."""
+    chosen = 0
+    for place in range(rows):
+        if _below(rows - place, state) < len(places) - chosen:
+            places[chosen] = place
+            chosen += 1
 
 
 def _doubles(word: Word, value: Any, rows: int) -> npt.NDArray[np.float64]:
