@@ -164,6 +164,8 @@ class FileSpill:
             self._fail(refused)
 
     def fetch(self, places: Sequence[int], words: Sequence[int]) -> Fetch:
+        if self._descriptor is None:
+            raise SpillError("temporary data are closed; run it again")
         with self._lock:
             if any(place >= self._end - self._used for place in places):
                 self._submit()
