@@ -275,6 +275,7 @@ def estimate(
     memory: Annotated[str, typer.Option(help="Memory of either contender.")] = "500m",
     threads: Annotated[int, typer.Option(help="Threads of either contender.")] = 2,
     row_group_rows: Annotated[int, typer.Option(help="Rows of a row group of the Parquet files.")] = 1 << 20,
+    shape: Annotated[str, typer.Option(help="foreign-key, many-to-many, groups, where or sorted.")] = "foreign-key",
     seed: Seed = 1,
     data: Data = None,
     json_file: Json = None,
@@ -284,7 +285,7 @@ def estimate(
     def run(console: Console) -> tuple[dict[str, Any], Table]:
         from millrace.bench.estimate import EstimateOptions, estimate_table, run_estimate
 
-        options = EstimateOptions(rows, memory, threads, row_group_rows, seed, data)
+        options = EstimateOptions(rows, memory, threads, row_group_rows, seed, data, shape)
         report = run_estimate(options, lambda text: console.print(f"... {text}", highlight=False))
         return report, estimate_table(report)
 
