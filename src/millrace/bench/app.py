@@ -292,6 +292,29 @@ def estimate(
     _present(run, json_file)
 
 
+@bench_app.command("coverage")
+def coverage(
+    reshuffles: Annotated[int, typer.Option(help="Reshuffles of each population.")] = 2000,
+    engine_reshuffles: Annotated[int | None, typer.Option(help="Of PR-Join itself, if not as many.")] = None,
+    populations: Annotated[str, typer.Option(help="Empty for all, or some, separated by commas.")] = "",
+    seed: Annotated[int, typer.Option(help="Seed of all reshuffles.")] = 17,
+    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="File for the tables of docs/coverage.md.")] = None,
+    json_file: Json = None,
+) -> None:
+    """How often the intervals of estimates hold, and whether that is what they promise. Needs no Spark."""
+
+    def run(console: Console) -> tuple[dict[str, Any], Table]:
+        from millrace.bench.coverage import CoverageOptions, coverage_table, run_coverage
+
+        options = CoverageOptions(reshuffles, engine_reshuffles, _names(populations), seed)
+        report = run_coverage(options, lambda text: console.print(f"... {text}", highlight=False))
+        if markdown_file is not None:
+            markdown_file.write_text(report["markdown"])
+        return report, coverage_table(report)
+
+    _present(run, json_file)
+
+
 def _present(run: Callable[[Console], tuple[dict[str, Any], Table]], json_file: Path | None) -> None:
     """Run, print, write. Exit code 1 if the times can't be believed, 2 for bad options, 130 after Ctrl-C."""
     console = Console()

@@ -1,0 +1,338 @@
+"""`millrace bench coverage`: how often the intervals hold, population by population, and whether that is what they promise.
+
+    model     `online/coverage.py`: accumulators of reshuffled tables, at given shares of the input
+    engine    `online/coverage_engine.py`: PR-Join itself, spilling, at every report
+
+The promise: where there are 200 matches and light tails, coverage within three standard errors of 95 %, the bias within three
+of its own, V^ over the true variance within three of its own and 5 %. Heavy tails are held against figures of an earlier
+simulation. The tables are those of docs/coverage.md.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from millrace.bench.data import Say
+from millrace.core.errors import ParameterError
+from millrace.online.coverage import SHARES, Coverage, Scheme, measure
+from millrace.online.coverage_engine import EngineCoverage, measure_engine
+from millrace.online.populations import POPULATIONS
+
+OK = "ok"
+LIGHT = ("one-to-one", "foreign-key", "many-to-many", "many-to-many-zipf")
+MATCHES = 200
+ENGINE_BYTES = 1 << 16
+# coverages of an earlier simulation with plain V^, on tables of its own: early, later
+BEFORE: dict[tuple[str, str], tuple[str, float]] = {
+    ("one-to-one", "rectangle"): (".91, then .93-.97", 0.91),
+    ("foreign-key", "rectangle"): (".93, then .94-.97", 0.93),
+    ("many-to-many", "rectangle"): (".94, then .95", 0.94),
+    ("foreign-key-zipf-0.7", "rectangle"): (".87-.90, then .85-.93", 0.93),
+    ("foreign-key-zipf-0.8", "rectangle"): (".87-.90, then .85-.93", 0.93),
+    ("one-to-one-pareto", "rectangle"): (".81, then .65-.95", 0.95),
+    ("foreign-key", "staggered"): (".96, then .93", 0.93),
+    ("many-to-many-zipf", "staggered"): (".95, then .94", 0.94),
+    ("foreign-key-zipf-0.7", "staggered"): (".87-.90, then .87-.92", 0.92),
+    ("foreign-key-zipf-0.8", "staggered"): (".87-.90, then .87-.92", 0.92),
+}
+_SHARES = {"finishing": (0.1, 0.4, 0.8), "region": (0.25, 0.5, 1.0)}
+_WAYS = {
+    "rectangle": "rectangle",
+    "staggered": "staggered",
+    "stratum": "heavy keys first",
+    "finishing": "third phase of PR-Join (share of partitions done)",
+    "region": "SMS runs",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    population: str
+    scheme: Scheme
+    wide: bool = True
+    aggregate: str = "SUM"
+
+    def __str__(self) -> str:
+        return f"{self.population}, {_WAYS[self.scheme]}, {'widened' if self.wide else 'plain'}, {self.aggregate}"
+
+
+@dataclass(frozen=True)
+class EngineCase:
+    population: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.population}, PR-Join itself, {self.threads} thread{'s' if self.threads > 1 else ''}, SUM"
+
+
+def _cases() -> list[Case]:
+    found = [
+        Case(each, scheme, wide) for each in POPULATIONS for scheme in ("rectangle", "staggered") for wide in (False, True)
+    ]  # fmt: skip
+    found += [Case(each, "stratum") for each in ("foreign-key-zipf-0.8", "foreign-key-zipf-0.7")]
+    for each in ("foreign-key", "many-to-many", "one-to-one"):
+        found += [Case(each, "finishing", wide) for wide in (False, True)] + [Case(each, "region")]
+    found += [
+        Case(each, "staggered", True, name)
+        for name in ("COUNT", "AVG", "STDDEV_SAMP")
+        for each in ("foreign-key", "many-to-many")
+    ]
+    return found
+
+
+CASES = tuple(_cases())
+ENGINE_CASES = tuple(EngineCase(each, threads) for each in ("foreign-key", "many-to-many") for threads in (1, 2))
+
+
+@dataclass(frozen=True)
+class CoverageOptions:
+    """Options of `bench coverage`. No populations: all."""
+
+    reshuffles: int = 2000
+    engine_reshuffles: int | None = None
+    populations: tuple[str, ...] = ()
+    seed: int = 17
+
+    def __post_init__(self) -> None:
+        if self.reshuffles < 2 or (self.engine_reshuffles is not None and self.engine_reshuffles < 2):
+            raise ParameterError(f"reshuffles is {self.reshuffles}; give 2 or more.")
+        for name in self.populations:
+            if name not in POPULATIONS:
+                raise ParameterError(f"there is no population {name!r}; there are {', '.join(POPULATIONS)}.")
+
+    def chosen(self, population: str) -> bool:
+        return not self.populations or population in self.populations
+
+
+def run_coverage(options: CoverageOptions, say: Say) -> dict[str, Any]:
+    """Run the benchmark; the returned values are plain, ready for JSON."""
+    results = []
+    for engine in ENGINE_CASES:
+        if options.chosen(engine.population):
+            results.append(_timed(engine, options, say))
+    for case in CASES:
+        if options.chosen(case.population):
+            results.append(_timed(case, options, say))
+    checks = [check for result in results for check in _checks(result)]
+    holds = all(check["holds"] for check in checks)
+    return {
+        "benchmark": "coverage",
+        "options": asdict(options),
+        "seed": options.seed,
+        "versions": {"python": platform.python_version()},
+        "machine": {"cores": os.cpu_count(), "system": platform.system()},
+        "results": results,
+        "checks": checks,
+        "promise_holds": holds,
+        "rows_agree": True,
+        "checksums_agree": holds,
+        "markdown": markdown(results),
+    }
+
+
+def _timed(case: Case | EngineCase, options: CoverageOptions, say: Say) -> dict[str, Any]:
+    started = time.monotonic()
+    made = POPULATIONS[case.population]()
+    found: Coverage | EngineCoverage
+    if isinstance(case, EngineCase):
+        count = options.engine_reshuffles or options.reshuffles
+        found = measure_engine(made, reshuffles=count, threads=case.threads, memory_bytes=ENGINE_BYTES, seed=options.seed)
+    else:
+        shares = _SHARES.get(case.scheme, SHARES)
+        found = measure(
+            made, case.scheme, wide=case.wide, name=case.aggregate, reshuffles=options.reshuffles, shares=shares,
+            seed=options.seed,
+        )  # fmt: skip
+    seconds = time.monotonic() - started
+    covered = " / ".join(_share(row.coverage) for row in found.rows)
+    say(f"{case}: {covered} ({seconds:.0f} s)")
+    kind = "engine" if isinstance(case, EngineCase) else "model"
+    return {**asdict(found), **asdict(case), "kind": kind, "population_name": made.name, "seconds": seconds, "status": OK}
+
+
+# --- checks
+
+
+def _checks(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the promise says of one result: a row for each thing that is compared."""
+    population, reshuffles = result["population"], result["reshuffles"]
+    where = {"population": population, "way": _way(result)}
+    if population not in LIGHT:
+        return _against_before(result, where)
+    error = 3 * math.sqrt(0.95 * 0.05 / reshuffles)
+    found = []
+    for row in result["rows"]:
+        if row["matches"] < MATCHES:
+            continue
+        at = row["what"] if "what" in row else f"{row['share']:.0%}"
+        # a ratio of totals is off by a small part of its standard deviation
+        allowed = 3 + (0.1 * math.sqrt(reshuffles) if result["aggregate"] not in ("SUM", "COUNT") else 0)
+        found.append({**where, **_check("coverage", at, row["coverage"], 0.95, error)})
+        found.append({**where, **_check("bias", at, row["bias"], 0.0, allowed * row["bias_error"])})
+        spread = 0.05 + 3 * math.sqrt(2 / reshuffles)
+        found.append({**where, **_check("V^ / true", at, row["variance_ratio"], 1.0, spread)})
+    return found
+
+
+def _against_before(result: dict[str, Any], where: dict[str, Any]) -> list[dict[str, Any]]:
+    """Heavy tails: the widened interval covers at least what the best of the earlier figures was, less three errors."""
+    before = BEFORE.get((result["population"], result.get("scheme", "")))
+    if before is None or not result.get("wide"):
+        return []
+    error = 3 * math.sqrt(0.95 * 0.05 / result["reshuffles"])
+    lowest = min(row["coverage"] for row in result["rows"])
+    return [{**where, "what": "coverage, lowest", "at": "all", "value": lowest, "goal": before[1], "allowed": error,
+             "holds": bool(lowest >= before[1] - error)}]  # fmt: skip
+
+
+def _check(what: str, at: str, value: float, goal: float, allowed: float) -> dict[str, Any]:
+    return {"what": what, "at": at, "value": value, "goal": goal, "allowed": allowed, "holds": abs(value - goal) <= allowed}
+
+
+def _way(result: dict[str, Any]) -> str:
+    if result["kind"] == "engine":
+        return f"PR-Join itself, {result['threads']} thread{'s' if result['threads'] > 1 else ''}, SUM"
+    return f"{_WAYS[result['scheme']]}, {'widened' if result['wide'] else 'plain'}, {result['aggregate']}"
+
+
+def verdicts(report: dict[str, Any]) -> list[tuple[str, str, int, int, str]]:
+    """By population and way: how many checks there are, how many hold, and the worst."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for check in report["checks"]:
+        groups.setdefault((check["population"], check["way"]), []).append(check)
+    found = []
+    for (population, way), checks in groups.items():
+        worst = max(checks, key=lambda check: abs(check["value"] - check["goal"]) / max(1e-12, check["allowed"]))
+        text = f"{worst['what']} at {worst['at']}: {worst['value']:.3f}, {worst['goal']:g} ± {worst['allowed']:.3f}"
+        found.append((population, way, len(checks), sum(check["holds"] for check in checks), text))
+    return found
+
+
+def coverage_table(report: dict[str, Any]) -> Table:
+    table = Table(
+        title=f"Do the 95 % intervals hold? {report['options']['reshuffles']:,} reshuffles, seed {report['seed']}",
+        caption="The promise: three standard errors, where there are 200 matches and light tails. "
+        "Heavy tails: at least what an earlier simulation had.",
+    )
+    for heading in ("population", "way", "checks", "hold", "worst"):
+        table.add_column(heading, justify="right" if heading in ("checks", "hold") else "left")
+    for population, way, checks, held, worst in verdicts(report):
+        table.add_row(population, way, str(checks), str(held) if held == checks else f"[red]{held}[/red]", worst)
+    return table
+
+
+# --- the tables of docs/coverage.md
+
+
+def markdown(results: Iterable[dict[str, Any]]) -> str:
+    every = list(results)
+    models = {(r["population"], r["scheme"], r["wide"], r["aggregate"]): r for r in every if r["kind"] == "model"}
+    parts = []
+    for scheme, title in (
+        ("rectangle", "Rectangle (Ripple, Hash Ripple)"),
+        ("staggered", "Staggered partitions (PR-Join while input is read, 16 partitions)"),
+    ):
+        lines = [
+            f"## {title}", "", "SUM, at 5, 10, 20, 40 and 70 % read.", "",
+            "| population | matches | before | plain V^ | widened V^ | half-width in %, plain -> widened | V^ / true, widened "
+            "| largest bias | at a half-width of 5 % |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]  # fmt: skip
+        for name in POPULATIONS:
+            plain, wide = (models.get((name, scheme, way, "SUM")) for way in (False, True))
+            if plain is not None and wide is not None:
+                lines.append(_row_of_two(plain, wide, BEFORE.get((name, scheme), ("-", 0.0))[0]))
+        parts.append("\n".join(lines))
+    rest = [r for key, r in models.items() if key[1] not in ("rectangle", "staggered") or key[3] != "SUM"]
+    lines = [
+        "## Other ways to cover pairs, other aggregates", "",
+        "| what | population | read | coverage | half-width in % | V^ / true | largest bias |", "|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    parts.append("\n".join(lines + [_row_of_one(result) for result in rest]))
+    parts.append(_engine_markdown([result for result in every if result["kind"] == "engine"]))
+    together = [r["together"] for key, r in models.items() if key[1] in ("rectangle", "staggered") and key[2]]
+    if together:
+        parts.append(f"All five reports of a run hold together: {min(together):.2f} to {max(together):.2f} (widened rows).")
+    return "\n\n".join(parts) + "\n"
+
+
+def _row_of_two(plain: dict[str, Any], wide: dict[str, Any], before: str) -> str:
+    return (
+        f"| {wide['population_name']} | {_each(wide, _matches)} | {before} | {_each(plain, _covered)} "
+        f"| **{_each(wide, _covered)}** | {_each(plain, _width)} -> {_each(wide, _width)} | {_each(wide, _ratio)} | {_bias(wide)} | {_stop(wide)} |"
+    )
+
+
+def _row_of_one(result: dict[str, Any]) -> str:
+    read = ", ".join(f"{row['share'] * 100:.0f}" for row in result["rows"])
+    wide = "" if result["wide"] else ", plain V^"
+    return (
+        f"| {_WAYS[result['scheme']]}, {result['aggregate']}{wide} | {result['population_name']} | {read} % "
+        f"| {_each(result, _covered)} | {_each(result, _width)} | {_each(result, _ratio)} | {_bias(result)} |"
+    )
+
+
+def _engine_markdown(results: list[dict[str, Any]]) -> str:
+    lines = [
+        "## PR-Join itself, at every report", "",
+        "| population | threads | reports | matches | coverage | half-width in % | V^ / true | bias (s.e.) |",
+        "|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for result in results:
+        for row in result["rows"]:
+            lines.append(
+                f"| {result['population_name']} | {result['threads']} | {row['reports']:.1f} a run {row['what']} "
+                f"| {_matches(row)} | {_covered(row)} | {_width(row)} | {_ratio(row)} "
+                f"| {row['bias'] * 100:+.2f} % ({abs(row['bias']) / max(1e-12, row['bias_error']):.1f}) |"
+            )
+    notes = [
+        f"- {r['population_name']}, {r['threads']} thread{'s' if r['threads'] > 1 else ''}: {r['reshuffles']:,} reshuffles, "
+        f"{r['spilled']:.0%} of the records written to the temporary file"
+        + (f"; {r['moments']} moments at which nearly every run reports, the lowest coverage of any {_share(r['lowest'])}"
+           if r["moments"] else "")
+        + f"; all reports of a run together {_share(r['together'])}"
+        for r in results
+    ]  # fmt: skip
+    return "\n".join([*lines, "", *notes])
+
+
+def _each(result: dict[str, Any], cell: Any) -> str:
+    return " / ".join(cell(row) for row in result["rows"])
+
+
+def _share(value: float) -> str:
+    return "-" if math.isnan(value) else "1.00" if value >= 0.9995 else f"{value:.3f}"[1:]
+
+
+def _covered(row: dict[str, Any]) -> str:
+    return _share(row["coverage"])
+
+
+def _matches(row: dict[str, Any]) -> str:
+    return f"{row['matches']:.0f}"
+
+
+def _width(row: dict[str, Any]) -> str:
+    percent = row["half_width"] * 100
+    return f"{percent:.0f}" if percent >= 9.5 else f"{percent:.1f}"
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    return f"{row['variance_ratio']:.2f}"
+
+
+def _bias(result: dict[str, Any]) -> str:
+    worst = max(result["rows"], key=lambda row: abs(row["bias"]) / max(1e-12, row["bias_error"]))
+    return f"{worst['bias'] * 100:+.2f} % ({abs(worst['bias']) / max(1e-12, worst['bias_error']):.1f} s.e.)"
+
+
+def _stop(result: dict[str, Any]) -> str:
+    return f"{_share(result['at_stop'])} ({result['stopped']:.0%} of runs)" if result["stopped"] >= 0.05 else "-"
