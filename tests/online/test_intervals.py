@@ -23,7 +23,9 @@ from millrace.online.quantiles import always_quantile, incomplete_beta, normal_q
 from millrace.online.sums import sums_of_blocks, sums_of_matches
 
 
-def _point(name: str = "SUM", value: float = 100.0, variance: float = 4.0, pairs: int = 50, degrees: float = math.inf) -> Point:
+def _point(
+    name: str = "SUM", value: float = 100.0, variance: float = 4.0, pairs: int = 10**8, degrees: float = math.inf
+) -> Point:
     one = np.ones((1, 1))
     return Point(name, np.array([value]), np.array([variance]), np.array([pairs]), False, degrees, one)
 
@@ -45,7 +47,7 @@ def test_students_quantile_has_the_tail_that_was_asked_for() -> None:
     z = normal_quantile(0.99)
     for degrees in (1.5, 4.2, 60.0):
         t = float(student_quantile(z, degrees))
-        assert incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t)) == pytest.approx(0.01, rel=1e-6)
+        assert incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t)) == pytest.approx(0.01, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,22 @@ def test_z_for_all_looks_grows_with_confidence_and_span() -> None:
 def test_a_plain_interval_reaches_z_standard_deviations_to_either_side() -> None:
     low, high = _limits(_point(), IntervalRule())
     assert (low, high) == pytest.approx((100 - 1.959964 * 2, 100 + 1.959964 * 2))
+
+
+def test_few_matches_reach_further_and_furthest_for_squares() -> None:
+    plain = IntervalRule(scale="plain")
+    reach = {name: _limits(_point(name, pairs=9), plain)[1] - 100 for name in ("COUNT", "SUM", "AVG", "VAR_SAMP")}
+    assert reach["COUNT"] == pytest.approx(2 * normal_quantile(0.95))
+    assert reach["SUM"] == reach["AVG"] == pytest.approx(2 * float(student_quantile(normal_quantile(0.95), 8)))
+    assert reach["VAR_SAMP"] == pytest.approx(2 * float(student_quantile(normal_quantile(0.95), 2)))
+    few = _limits(_point("SUM", pairs=9, degrees=3.0), plain)[1] - 100
+    assert few == pytest.approx(2 * float(student_quantile(normal_quantile(0.95), 3)))
+
+
+def test_variances_get_intervals_on_the_scale_of_logarithms() -> None:
+    low, high = _limits(_point("STDDEV_SAMP", value=10.0), IntervalRule())
+    assert low * high == pytest.approx(100.0)
+    assert high == pytest.approx(10 * math.exp(normal_quantile(0.95) * 2 / 10))
 
 
 def test_an_interval_for_all_looks_is_wider_by_the_same_z_from_the_start() -> None:

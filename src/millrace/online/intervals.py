@@ -116,8 +116,8 @@ class IntervalRule:
     """How intervals are made. Fix it when a run starts.
 
     `scale`: "plain" is value ± z sd; "log" is value x exp(± z sd/value), for counts and for sums of values above 0; "auto"
-    takes "log" for COUNT, and for SUM where `positive` says that no value is negative. `together`: all groups hold at once
-    (Bonferroni). `span`: for "always", ln(V_first/V_last) that the run will show.
+    takes "log" for COUNT, VAR and STDDEV, and for SUM where `positive` says that no value is negative. `together`: all groups
+    hold at once (Bonferroni). `span`: for "always", ln(V_first/V_last) that the run will show.
     """
 
     confidence: float = 0.95
@@ -146,9 +146,8 @@ class IntervalRule:
         return self._z[share]
 
     def logarithmic(self, aggregate: str) -> bool:
-        if self.scale == "auto":
-            return aggregate == "COUNT" or (aggregate == "SUM" and self.positive)
-        return self.scale == "log" and (aggregate == "COUNT" or (aggregate == "SUM" and self.positive))
+        fits = aggregate == "COUNT" or _is_spread(aggregate) or (aggregate == "SUM" and self.positive)
+        return fits and self.scale != "plain"
 
 
 def intervals(point: Point, rule: IntervalRule, *, largest: FloatArray | None = None, notes: tuple[str, ...] = ()) -> Estimates:
@@ -169,7 +168,7 @@ def intervals(point: Point, rule: IntervalRule, *, largest: FloatArray | None = 
 
 
 def _limits(point: Point, rule: IntervalRule, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
-    z = student_quantile(rule.z(len(point.value)), point.degrees)
+    z = student_quantile(rule.z(len(point.value)), _degrees(point))
     reach = z * np.sqrt(variance)
     low, high = point.value - reach, point.value + reach
     if rule.logarithmic(point.name):
@@ -178,9 +177,23 @@ def _limits(point: Point, rule: IntervalRule, variance: FloatArray) -> tuple[Flo
         low, high = np.where(above, point.value / factor, low), np.where(above, point.value * factor, high)
     if point.name == "COUNT":
         low = np.maximum(low, point.pairs)  # these matches are there
-    elif point.name.startswith(("VAR", "STDDEV")):
+    elif _is_spread(point.name):
         low = np.maximum(low, 0.0)
     return low, high
+
+
+def _degrees(point: Point) -> FloatArray:
+    """Of freedom: few matches say little about V^, and least about that of squares (measured, docs/coverage.md). The
+    logarithm of a count needs no such help."""
+    each: FloatArray = np.full(len(point.value), point.degrees)
+    if point.name != "COUNT":
+        matches = np.maximum(point.pairs, 2) - 1.0
+        each = np.minimum(each, matches / 4 if _is_spread(point.name) else matches)
+    return each
+
+
+def _is_spread(aggregate: str) -> bool:
+    return aggregate.startswith(("VAR", "STDDEV"))
 
 
 @dataclass(frozen=True)
