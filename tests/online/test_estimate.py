@@ -282,6 +282,27 @@ def test_early_intervals_hold_the_answer_as_often_as_they_say() -> None:
     assert abs(np.mean(off)) < 4 * np.std(off) / math.sqrt(runs)
 
 
+def test_matches_without_a_value_are_no_matches_of_an_aggregate() -> None:
+    """Most values are null: more pairs are joined than the count will ever be."""
+    left, right, _ = _population()
+    thin = [float(x) if i % 50 == 0 else None for i, x in enumerate(right["v"].to_numpy())]
+    right = right.append_column("thin", pa.array(thin))
+    made = 0
+    asked = {"n": "count(thin)", "s": "sum(thin)", "d": "var_samp(thin)"}
+    with mr.estimate(left, right, on="k", every=0, threads=1, memory="4m", **asked) as run:
+        for report in run:
+            if not report.exact:
+                for name in asked:
+                    estimate, pairs = report[name], report.estimates[name].pairs[0]
+                    assert pairs <= 240
+                    if np.isfinite(estimate.high):
+                        assert estimate.low <= estimate.value <= estimate.high
+                        assert pairs >= 5
+                        made += 1
+    assert made
+    assert report["n"].value == 240
+
+
 def test_intervals_shrink_to_the_exact_answer_and_a_seed_repeats_a_run() -> None:
     left, right, truth = _population()
 

@@ -283,8 +283,11 @@ class Run:
         estimates, points = {}, []
         for output in self.query.outputs:
             point = aggregate(output.aggregate, output.of(totals), output.shift)
-            counted = totals.pairs if output.count is None else totals.value[:, output.count]
-            point = _with_nulls(point, counted)
+            if output.count is not None:  # of its own matches: those that have a value
+                found = pieces.t[..., output.count].sum(axis=0) + pieces.certain.t[:, output.count]
+                point = _with_nulls(replace(point, pairs=np.rint(found).astype(np.int64)))
+            else:
+                point = _with_nulls(point)
             points.append(point)
             estimates[output.label] = intervals(point, self._options.rule)
         read = (progress.counters.rows_a, progress.counters.rows_b)
@@ -439,8 +442,8 @@ def _more(room: Room, more: NeedsRoom) -> Room:
     return Room((groups[A], groups[B]), max(room.text_bytes, -(-2 * more.text_bytes // 8) * 8))
 
 
-def _with_nulls(point: Point, counted: Any) -> Point:
+def _with_nulls(point: Point) -> Point:
     """SQL's SUM of no value is null: NaN here, as for the other aggregates. Of an estimate nobody can tell yet."""
     if point.exact and point.name == "SUM":
-        return replace(point, value=np.where(counted > 0, point.value, np.nan))
+        return replace(point, value=np.where(point.pairs > 0, point.value, np.nan))
     return point
