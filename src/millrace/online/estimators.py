@@ -110,6 +110,16 @@ def _mean_squares(sums: Sums, n: FloatArray, m: FloatArray) -> tuple[FloatArray,
     return sx, sy, sg
 
 
+def components(sums: Sums, n: FloatArray, m: FloatArray, of_a: int, of_b: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Sa2, Sb2 and Sg2 of the whole tables, from rectangles: with n' of N and m' of M rows read, V of the total is
+
+    (NM)^2 [Sa2 (1/n' - 1/N) + Sb2 (1/m' - 1/M) + Sg2 (1/n' - 1/N) (1/m' - 1/M)]
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sx, sy, sg = _mean_squares(sums, n, m)
+        return sx - (1 / m - 1 / of_b) * sg, sy - (1 / n - 1 / of_a) * sg, sg
+
+
 @dataclass(frozen=True)
 class Shares:
     """How a region lies over rows and columns: its area, and the sums of squares of its shares in each row and each column."""
@@ -186,10 +196,7 @@ def _region(sums: Sums, na: Int64Array, nb: Int64Array, cover: Shares, of_a: int
     usable = (na >= 2) & (nb >= 2)
     if not usable.any():
         return Totals(value, np.full(sums.sx.shape[1:], np.nan), pairs)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        sx, sy, sg = _mean_squares(sums, n, m)
-        a2 = sx - (1 / m - 1 / of_b) * sg
-        b2 = sy - (1 / n - 1 / of_a) * sg
+    a2, b2, sg = components(sums, n, m, of_a, of_b)
     weight = (na.astype(np.float64) * nb)[usable]
     mean_a, mean_b, mean_g = (np.average(square[usable], axis=0, weights=weight) for square in (a2, b2, sg))
     w, v = cover.rows, cover.columns

@@ -1,17 +1,19 @@
-"""Whether rows come in random order, and by how much intervals must be wider if only blocks of rows do.
+"""Whether rows come in random order, and how much variance blocks add if only blocks of rows do.
 
 A few rows of some blocks of either side are joined, and the variance that their blocks show is compared with the one that their
-rows show. What blocks show grows with their length as in any sample by clusters: with b rows of a block seen and B in all,
+rows show. With qA = (1-p)/p and qB = (1-r)/r, p and r the shares that have been read, the variance of a total is
 
-    1 + (ratio - 1) B/b
+    V = qA EA + qB EB + qA qB EG        EA, EB, EG from the mean squares of A's rows, B's rows, their interaction
 
-times the variance of rows in random order (Kish, Survey Sampling, 1965).
+and what blocks add is the same form with the differences of E between blocks and rows. They grow with the length of a block, as
+in any sample by clusters (Kish, Survey Sampling, 1965): b rows of a block were seen, it has B, so that the difference is
+(B-1)/(b-1) times what the sample shows. How much wider intervals get therefore depends on how far reading has come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -19,7 +21,8 @@ import pyarrow as pa
 
 from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
-from millrace.online.estimators import rectangle
+from millrace.online.answers import Pieces
+from millrace.online.estimators import Totals, components, rectangle
 from millrace.online.functions import Functions, Products
 from millrace.online.intervals import check_order
 from millrace.online.protocol import A, B
@@ -37,12 +40,64 @@ _UNKNOWN = (
 
 
 @dataclass(frozen=True)
+class Clusters:
+    """What blocks add to V: `a`, `b`, `g` (K, K) with qA, qB and qA qB. `rows`: EA, EB and EG of rows in random order."""
+
+    a: FloatArray
+    b: FloatArray
+    g: FloatArray
+    rows: tuple[FloatArray, FloatArray, FloatArray]
+    block_rows: tuple[int, int]  # 1: this side comes in random order
+
+    def added(self, p: float, r: float) -> tuple[FloatArray, FloatArray]:
+        """With these shares read: what blocks add, (K, K), and the ratio of both variances to that of rows, (K,)."""
+        qa, qb = (1 - p) / p, (1 - r) / r
+        more: FloatArray = qa * self.a + qb * self.b + qa * qb * self.g
+        one, two, both = (np.diagonal(each) for each in self.rows)
+        rows = np.maximum(qa * one + qb * two + qa * qb * both, np.finfo(np.float64).tiny)
+        ratio: FloatArray = 1 + np.diagonal(more) / rows
+        return more, ratio
+
+    def mean(self, other: Clusters) -> Clusters:
+        """Of two samples."""
+        a, b, g = ((one + two) / 2 for one, two in ((self.a, other.a), (self.b, other.b), (self.g, other.g)))
+        rows = [(one + two) / 2 for one, two in zip(self.rows, other.rows, strict=True)]
+        return Clusters(a, b, g, (rows[0], rows[1], rows[2]), self.block_rows)
+
+
+@dataclass(frozen=True)
 class Order:
-    """`inflation`: what variances of rows are multiplied by; NaN: nobody knows, so that there is no interval."""
+    """`inflation`: about how many times the variance of rows it is; NaN: nobody knows, so that there is no interval."""
 
     use: Literal["rows", "blocks"]
     inflation: float = 1.0
     message: str | None = None
+    clusters: Clusters | None = field(default=None, repr=False, compare=False)
+
+    def applied(self, totals: Totals, pieces: Pieces, of_a: int, of_b: int) -> tuple[Totals, Order]:
+        """Totals with the variance of blocks, and the order with what that came to. Fewer than two blocks give no interval,
+        few of them a wide one."""
+        if self.use == "rows" or totals.exact:
+            return totals, self
+        unknown = replace(totals, covariance=np.full_like(totals.covariance, np.nan)), self
+        open_ = ~pieces.exact
+        rows = (pieces.rows_a[open_], pieces.rows_b[open_])
+        if self.clusters is None or not open_.any() or min(rows[A].min(), rows[B].min()) < 1:
+            return unknown
+        p, r = (min(1.0, float(1 / np.mean(total / each))) for total, each in zip((of_a, of_b), rows, strict=True))
+        sizes = zip(self.clusters.block_rows, (p * of_a, r * of_b), strict=True)
+        blocks = min(read / size for size, read in sizes if size > 1)
+        if blocks < 2:
+            return unknown
+        more, ratio = self.clusters.added(p, r)
+        more = more * open_.mean() ** 2  # of finished partitions there is no doubt, whatever block their rows are in
+        if len(totals.value) == 1 and totals.value.shape[1] == len(more):
+            covariance = totals.covariance + more
+        else:  # groups, or functions that were not sampled: by the ratio of the whole
+            root = np.sqrt(ratio if totals.value.shape[1] == len(more) else np.full(totals.value.shape[1], ratio.max()))
+            covariance = totals.covariance * (root[:, None] * root)
+        widened = replace(totals, covariance=covariance, degrees=min(totals.degrees, blocks - 1))
+        return widened, replace(self, inflation=float(ratio.max()))
 
 
 def check_sources(
@@ -64,28 +119,54 @@ def check_sources(
     rows = sums_of_keys(KeyMoments.of(a.cells, a.values, len(keys)), KeyMoments.of(b.cells, b.values, len(keys)))
     shares = [source.rows / each.rows for source, each in zip(sources, found, strict=True)]
     whole = [max(each.blocks, round(each.blocks * share)) for each, share in zip(found, shares, strict=True)]
+    blocks = _blocks(a, b, len(keys))
     check = check_order(
         rectangle(rows, a.rows, b.rows, sources[A].rows, sources[B].rows),
-        rectangle(_blocks(a, b, len(keys)), a.blocks, b.blocks, *whole),
+        rectangle(blocks, a.blocks, b.blocks, *whole),
         min(each.blocks for each, source in zip(found, sources, strict=True) if not source.random),
     )
     if check.use == "rows" and chosen == "auto":
         return Order("rows")
     if not np.isfinite(check.ratio):
         return Order("blocks", float("nan"), _UNKNOWN)
-    longer = max(
-        source.block_rows * each.blocks / each.rows for source, each in zip(sources, found, strict=True) if not source.random
-    )
-    return Order("blocks", 1 + max(0.0, check.ratio - 1) * max(1.0, longer), check.message)
+    of_rows = _scaled(rows, (a.rows, b.rows), (sources[A].rows, sources[B].rows))
+    of_blocks = _scaled(blocks, (a.blocks, b.blocks), (whole[A], whole[B]))
+    longer = [
+        0.0 if source.random else max(1.0, (source.block_rows - 1) / max(1.0, each.rows / each.blocks - 1))
+        for source, each in zip(sources, found, strict=True)
+    ]
+    times = (longer[A], longer[B], max(1.0, longer[A]) * max(1.0, longer[B]))
+    more = [_above_0(n * (one - other)) for n, one, other in zip(times, of_blocks, of_rows, strict=True)]
+    sizes = tuple(1 if source.random else source.block_rows for source in sources)
+    clusters = Clusters(more[0], more[1], more[2], of_rows, (sizes[A], sizes[B]))
+    return Order("blocks", check.ratio, check.message, clusters)
+
+
+Three = tuple[FloatArray, FloatArray, FloatArray]
+
+
+def _scaled(sums: Sums, read: tuple[int, int], of: tuple[int, int]) -> Three:
+    """EA, EB and EG, from mean squares."""
+    n, m = (np.full((1, 1, 1), float(count)) for count in read)
+    a, b, g = components(sums, n, m, *of)
+    big_n, big_m = float(of[A]), float(of[B])
+    return a[0] * big_n * big_m**2, b[0] * big_n**2 * big_m, g[0] * big_n * big_m
+
+
+def _above_0(matrix: FloatArray) -> FloatArray:
+    """The nearest matrix that can be a covariance."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    clipped: FloatArray = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    return clipped
 
 
 def agreed(first: Order, second: Order) -> Order:
     """What two samples of the same tables say together: blocks if both do."""
-    if second.use == "rows" or not np.isfinite(first.inflation):
+    if second.use == "rows" or first.clusters is None:
         return second
-    if not np.isfinite(second.inflation):
+    if second.clusters is None:
         return first
-    return Order("blocks", (first.inflation + second.inflation) / 2, first.message)
+    return replace(first, inflation=(first.inflation + second.inflation) / 2, clusters=first.clusters.mean(second.clusters))
 
 
 class _Sampled:

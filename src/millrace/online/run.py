@@ -278,8 +278,7 @@ class Run:
         ended = progress.input_ended and bool(progress.pieces.exact.any())  # from then on sizes of partitions are final
         totals = totals_of(pieces, *self._rows, input_ended=ended, done=progress.done)
         assert totals is not None
-        if not totals.exact and not progress.done:
-            totals = replace(totals, covariance=totals.covariance * self._order.inflation)
+        totals, order = self._order.applied(totals, pieces, *self._rows)
         estimates, points = {}, []
         for output in self.query.outputs:
             point = aggregate(output.aggregate, output.of(totals), output.shift)
@@ -295,7 +294,7 @@ class Run:
         done = float(progress.pieces.exact.mean()) if progress.input_ended else 0.0
         return Report(
             len(self.history) + 1, self._seconds, read, self._rows, int(totals.pairs.sum()), progress.done, estimates, groups,
-            self._order, self._target, self._seconds_to_target(pieces, estimates, points, progress),
+            order, self._target, self._seconds_to_target(pieces, estimates, points, progress, order.inflation),
             None if progress.done else seconds_to_exact(self._seconds, share, done, self._ended_at),
             progress.counters.temp_written_bytes,
         )  # fmt: skip
@@ -321,7 +320,7 @@ class Run:
         return groups, SimpleNamespace(kind=pieces.kind, exact=pieces.exact, certain=sure, **counts, **vars(part))
 
     def _seconds_to_target(
-        self, pieces: Any, estimates: dict[str, Estimates], points: list[Point], progress: Progress
+        self, pieces: Any, estimates: dict[str, Estimates], points: list[Point], progress: Progress, inflation: float
     ) -> float | None:
         """For the aggregate and group that are furthest from it."""
         if progress.done or progress.input_ended:
@@ -338,7 +337,7 @@ class Run:
             return 0.0
         relative_now, number, group = worst
         output, point = self.query.outputs[number], points[number]
-        wanted = float(point.variance[group]) * (self._target / relative_now) ** 2 / self._order.inflation
+        wanted = float(point.variance[group]) * (self._target / relative_now) ** 2 / inflation
         gradient = output.gradient(point.gradient, pieces.t.shape[-1])[group]
         share = share_for(pieces, *self._rows, gradient, wanted, group)
         if share is None:
