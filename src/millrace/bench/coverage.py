@@ -267,7 +267,8 @@ def markdown(results: Iterable[dict[str, Any]]) -> str:
 def _row_of_two(plain: dict[str, Any], wide: dict[str, Any], before: str) -> str:
     return (
         f"| {wide['population_name']} | {_each(wide, _matches)} | {before} | {_each(plain, _covered)} "
-        f"| **{_each(wide, _covered)}** | {_each(plain, _width)} -> {_each(wide, _width)} | {_each(wide, _ratio)} | {_bias(wide)} | {_stop(wide)} |"
+        f"| **{_each(wide, _covered)}** | {_each(plain, _width)} -> {_each(wide, _width)} | {_each(wide, _ratio)} "
+        f"| {_bias(wide)} | {_stop(wide)} |"
     )
 
 
