@@ -1,7 +1,7 @@
 """How much memory a join needs: where a budget is too small, the error states an amount that is enough.
 
-A join divides its memory by shares and by minima, so what it needs is found by trying: the join is made with larger budgets, with
-nothing read and no file opened, until it can be.
+A join divides its memory by shares and by minima, so what it needs is found by trying: the join is made with larger budgets,
+with nothing read and no file opened, until it can be.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ class Pieces:
         return count
 
     def fold(self, rows_a: int, rows_b: int) -> None:
-        """All pieces, which together are the rectangle of all rows read, become one: there is no room for more. The sums of squares
-        over a row of A or B need all of its pairs at once, so they are not known from now on (NaN)."""
+        """All pieces, which together are the rectangle of all rows read, become one: there is no room for more. The sums of
+        squares over a row of A or B need all of its pairs at once, so they are not known from now on (NaN)."""
         whole = Sums(*(field.sum(axis=0) for field in (self.t, self.sx, self.sy, self.q, self.pairs)))
         self._make(1, self.functions, self.groups)
         self.put(0, whole)

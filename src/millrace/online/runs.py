@@ -200,8 +200,8 @@ class RunStage:
         budget.reserve("order of a block", 16 * sum(self.block_rows))
         blocks = 2 + max(rows[side] // self.block_rows[side] for side in (A, B))
         held = 8 * sum(count * width for count, width in zip(self.block_rows, widths, strict=True))
-        # One extent of each run is at hand in the end, in half of what the block takes. Where runs turn out to be twice as many,
-        # the extents of further ones are half as large, and so on.
+        # One extent of each run is at hand in the end, in half of what the block takes. Where runs turn out to be twice as
+        # many, the extents of further ones are half as large, and so on.
         self._planned = 2 * blocks
         self._extent = max(8 * max(widths), min(extent, held // (4 * blocks + 4)))
         least = 2 * self._planned * self._extent + _LEAST_ROOM * self._each
@@ -213,7 +213,7 @@ class RunStage:
         self._merge: MergeShrink | None = None
 
     def meet(self) -> None:
-        """Join the block's rows of A and B: one more piece, if there is room for it. Pairs are put out by the merge, all of them."""
+        """Join the block's rows of A and B: one more piece, if there is room for it. The merge puts out pairs, all of them."""
         block, pieces = self.block, self.pieces
         if self._budget.free_bytes < self._piece_bytes:
             return
