@@ -121,7 +121,7 @@ def test_the_code_of_the_readme_runs_and_prints_what_the_readme_shows(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     readme = (ROOT / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[0]
     assert (ROOT / "examples" / "enrich_stream.py").read_text().endswith(code)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
