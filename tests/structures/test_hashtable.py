@@ -92,6 +92,15 @@ def test_all_tuples_of_a_key_can_be_taken_by_the_first_of_them() -> None:
     assert len(all_pairs(table, [0, 1, 2], limit=1000)) == 66 + 3
 
 
+def test_slots_that_a_probe_has_found_need_not_be_looked_for_again() -> None:
+    table = table_with([5, 7, 5, 9, 9, 7])
+    found = table.probe(np.array([7, 5]), START, limit=9).slots
+    assert sorted(table.take(np.array([0, 1, 3]), found).tolist()) == [0, 1, 2, 3, 4, 5]
+    assert all_pairs(table, [5, 7, 9], limit=10) == []
+    assert add(table, [9, 5, 9], [0, 1, 2]) == [True, True, False]
+    assert sorted(all_pairs(table, [5, 7, 9], limit=10)) == [(0, 2), (1, 0), (2, 2)]
+
+
 def test_a_slot_can_be_used_again_with_another_key() -> None:
     table = table_with([8, 8])
     table.remove(np.array([0]))

@@ -181,6 +181,7 @@ class FetchJoin(Windowed):
         return _Reading(run, first, first + count - 1, codes)
 
     def _probe(self, wanted: _Wanted, reading: _Reading) -> None:
+        at_once = reading.cursor == START
         slots, rows, cursor = self._table.probe(reading.codes, reading.cursor, self._emitter.room)
         if not self._relation.unique:
             here = self._complete(slots, reading) | (self._window.code[slots] == wanted.code)
@@ -191,7 +192,9 @@ class FetchJoin(Windowed):
             return
         finished = self._finished(wanted, reading)
         self._queue.remove(finished)
-        self._emitter.leave(self._table.take(finished))
+        # a key that is unique was found once, and all who wait for it with it; it can only be in what was read
+        found = slots if at_once and self._relation.unique else None
+        self._emitter.leave(self._table.take(finished, found))
         self._reading = None
         self._next_page = reading.last + 1
         if reading.last >= wanted.last:

@@ -100,18 +100,26 @@ class HashTable:
         """Take out slots; one that is not in the table is passed over."""
         _remove(slots, self._arrays, self._scale)
 
-    def take(self, firsts: Int64Array) -> Int64Array:
-        """All slots with the codes of these, each of which was the first of its code; they leave."""
+    def take(self, firsts: Int64Array, found: Int64Array | None = None) -> Int64Array:
+        """All slots with the codes of these, each of which was the first of its code; they leave.
+
+        `found`: what a probe found, if it was all that a probe finds for each code found at all; then these are not looked for
+        again.
+        """
+        previous = self._arrays.previous
+        if found is not None:
+            previous[found] = 0
+        _drop(firsts, self._arrays, self._scale)
+        left = firsts if found is None else firsts[previous[firsts] != 0]
         slots = np.empty(self._room, np.int64)
-        count = _members(firsts, self._arrays.following, slots)
+        count = _members(left, self._arrays.following, slots)
         if count > len(slots):
             self._room = count + count // 2
             slots = np.empty(self._room, np.int64)
-            _members(firsts, self._arrays.following, slots)
+            _members(left, self._arrays.following, slots)
         slots = slots[:count]
-        _drop(firsts, self._arrays, self._scale)
-        self._arrays.previous[slots] = 0
-        return slots
+        previous[slots] = 0
+        return slots if found is None else np.concatenate((found, slots))
 
     def probe(self, codes: Int64Array, cursor: Cursor, limit: int) -> Probe:
         """For relation rows with these codes, every slot with the same code; at most `limit` pairs from `cursor` on.
