@@ -229,3 +229,12 @@ def test_joins_in_two_threads_keep_up_with_reading() -> None:
             behind.append((read - 2 * batch) / joined[0])
     assert len(behind) > 5
     assert max(behind) <= 2
+
+
+@pytest.mark.slow
+def test_very_little_memory_is_cut_into_many_partitions_not_many_parts() -> None:
+    """A partition that is joined in parts is read for each of them."""
+    data = tables("one to one", rows=20_000)
+    end = finished(prjoin(data.a, data.b, memory=data.bytes // 40))
+    assert tuple(end.pieces.answer()[0]) == data.expected()
+    assert end.counters.temp_read_bytes < 120 * data.bytes

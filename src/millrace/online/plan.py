@@ -21,6 +21,7 @@ from millrace.online.rectangles import rectangle_bytes, rectangle_rows
 PAGE_BYTES = 4096
 _GOOD_EXTENT = 256 << 10
 _LEAST_EXTENT = 48
+_TRANSFER = 2048
 _MOST_PARTITIONS = 512
 _SPARE = 1.25  # partitions are not all alike
 _CANDIDATES = tuple(sorted({round(2 ** (k / 4)) for k in range(4, 4 * 13)}))
@@ -71,13 +72,15 @@ def make_plan(
         if partitions > _MOST_PARTITIONS and best is not None and best[0] >= _LEAST_EXTENT:
             break
         whole = int(smaller / partitions * _SPARE) + 32
-        for table_rows, score in ((whole, 1.0), (in_parts, 1e-6)):
+        for table_rows in (whole, in_parts):
             plan = _with(
                 functions, widths, free, partitions, table_rows, layout, buffer_bytes, batch_rows, partition_bytes, tables
             )
             if plan is not None:
                 extent = plan.extent_pages * plan.page_words * 8
-                score *= min(extent, _GOOD_EXTENT) if extent >= _LEAST_EXTENT else 1e-6 * extent
+                score = min(extent, _GOOD_EXTENT) if extent >= _LEAST_EXTENT else 1e-6 * extent
+                if table_rows < whole:  # all of it is read that many times, and each transfer costs as much as so many bytes
+                    score = 1e-6 / (whole / table_rows * (1 + _TRANSFER / extent))
                 if best is None or (score, partitions) >= best[:2]:
                     best = (score, partitions, plan)
                 break
