@@ -30,6 +30,7 @@ from millrace.core.step import Int64Array
 from millrace.online.protocol import Counters
 
 ALIGNMENT = 4096
+_READ_AHEAD_FROM = 32 << 10
 Mode = Literal["buffered", "direct"]
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -102,6 +103,7 @@ class FileSpill:
         self._descriptor: int | None = None
         self._head = -1  # where the last transfer ended
         self._lock = Lock()
+        self._counting = Lock()
         self._end = 0  # of the file, with what is in the current buffer
 
     def buffer_bytes(self, extent_bytes: int) -> int:
@@ -154,8 +156,9 @@ class FileSpill:
     def _write(self, data: Any, place: int) -> None:
         if self._descriptor is None:
             return
-        self.seeks += place != self._head
-        self._head = place + len(data)
+        with self._counting:
+            self.seeks += place != self._head
+            self._head = place + len(data)
         try:
             done = 0
             while done < len(data):
@@ -182,9 +185,10 @@ class FileSpill:
     def _read(self, slot: Any, place: int, count: int) -> Any:
         assert self._descriptor is not None
         aligned = -(-count // self._align) * self._align
-        self.seeks += place != self._head
-        self._head = place + aligned
-        self.read_bytes += count
+        with self._counting:
+            self.seeks += place != self._head
+            self._head = place + aligned
+            self.read_bytes += count
         view = memoryview(slot)[:aligned]
         done = 0
         while done < aligned:
@@ -214,7 +218,7 @@ class FileSpill:
 
 
 class _FileFetch:
-    """Reads ahead into its share of the slots."""
+    """Reads ahead into its share of the slots; small extents when they are asked for, as another thread would cost more."""
 
     def __init__(self, spill: FileSpill, places: Sequence[int], words: Sequence[int]) -> None:
         self._spill = spill
@@ -224,10 +228,11 @@ class _FileFetch:
         self._free = [spill._slots.popleft() for _ in range(min(spill._ahead, len(places), len(spill._slots)))]
         if places and not self._free:
             raise SpillError("two fetches are under way: end one before the next")
+        self._small = bool(words) and 8 * max(words) < _READ_AHEAD_FROM
         self._start()
 
     def _start(self) -> None:
-        while self._free and self._left:
+        while self._free and self._left and not self._small:
             place, words = self._left.popleft()
             self._reads.append((self._spill._reader.submit(self._spill._read, self._free.pop(), place, 8 * words), words))
 
@@ -236,6 +241,9 @@ class _FileFetch:
         return not self._reads or self._reads[0][0].done()
 
     def __iter__(self) -> Iterator[Int64Array]:
+        while self._small and self._left:
+            place, words = self._left.popleft()
+            yield self._spill._read(self._free[0], place, 8 * words)[: 8 * words].view(np.int64)
         while self._reads:
             read, words = self._reads.popleft()
             self._lent = read.result()
