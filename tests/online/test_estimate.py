@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import warnings
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -447,3 +448,30 @@ def test_verify_tells_how_often_intervals_hold_on_these_tables() -> None:
             assert abs(coverage.rows[-1].bias) < 0.05
         with pytest.raises(ParameterError, match="no aggregate 'x'"):
             run.verify("x")
+
+
+def test_reports_of_many_groups_do_not_pile_up() -> None:
+    """What stays is spread over the run, and the last is there."""
+    random = np.random.default_rng(1)
+    rows, groups = 20_000, 4000
+    left = pa.table({"k": np.arange(rows), "g": random.integers(0, groups, rows)})
+    right = pa.table({"k": random.integers(0, rows, rows), "x": random.integers(0, 9, rows)})
+    with mr.estimate(left, right, on="k", group_by="g", memory="100m", every=0, n="count(*)", s="sum(x)") as run:
+        numbers = [report.number for report in run]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert sum(report.held_bytes for report in run.history) <= 4 << 20
+        assert 8 <= len(run.history) < len(numbers)
+        assert run.history[0].number == 1
+        assert run.last is not None
+        assert run.last.exact
+        assert run.held()["n"].intervals > 0
+
+
+def test_early_reports_of_infinite_values_say_nothing_on_the_side() -> None:
+    random = np.random.default_rng(1)
+    left = pa.table({"k": np.arange(20_000), "x": np.where(random.random(20_000) < 0.01, np.inf, 1.0)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = mr.estimate(left, left, on="k", every=0, s=mr.sum_("left.x"), a=mr.avg("left.x"), v=mr.var_pop("left.x"))
+        assert run.exact()["s"].value == math.inf
+    assert len(run.history) > 2

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from millrace.online.intervals import Estimate, Estimates
 from millrace.online.order import Order
 
 _SHOWN = 12  # groups
+_REPORT_BYTES, _ESTIMATE_BYTES = 1500, 40
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,16 @@ class Report:
     seconds_to_target: float | None  # None: not known
     seconds_to_exact: float | None
     temporary_bytes: int
-    _places: dict[Any, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        self._places.update({group: number for number, group in enumerate(self.groups or ())})
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        return {group: number for number, group in enumerate(self.groups or ())}
+
+    @property
+    def held_bytes(self) -> int:
+        """About what the report takes in memory."""
+        groups = len(self.groups or (None,))
+        return _REPORT_BYTES + groups * (8 + _ESTIMATE_BYTES * len(self.estimates))
 
     def __getitem__(self, name: Any) -> Any:
         """The estimate of an aggregate; with groups, of one group, or for the name alone a dict of all."""

@@ -45,6 +45,8 @@ _FIRST_SHARE, _FIRST_ROWS = 0.01, 100  # of the rows, before the first report
 _STEPS = 128  # batches of a side, at least
 _PARTITION_ROWS = 4096
 _OTHER_SEED = 1_000_003
+_HISTORY_BYTES, _HISTORY_SHARE = 4 << 20, 32  # so many bytes of reports, beside the memory, or that part of it
+_FEW_REPORTS = 16
 _MOST_BATCH_ROWS = 1 << 16
 _HELD = 3  # batches of records: joined, ready, and being made
 
@@ -60,6 +62,11 @@ class Options:
     threads: int
     spill: str | Path | None
     spill_limit_bytes: int | None
+
+    @property
+    def history_bytes(self) -> int:
+        """What reports may take."""
+        return max(_HISTORY_BYTES, self.memory_bytes // _HISTORY_SHARE)
 
 
 class Early(Expanding):
@@ -78,7 +85,7 @@ class Early(Expanding):
 class Run:
     """Iterate for reports; the last one is exact. Or say when to stop: `until`, `seconds`, `exact`.
 
-    `history` holds all reports, `last` the newest. Leaving a `with` block, `close()`, an error or Ctrl-C end the run; temporary
+    `history` holds the reports, `last` the newest. Leaving a `with` block, `close()`, an error or Ctrl-C end the run; temporary
     data are gone then, and the reports stay.
     """
 
@@ -90,6 +97,7 @@ class Run:
         self._question, self._sources, self._options = question, sources, options
         self._target = options.target
         self._rows = (sources[A].rows, sources[B].rows)
+        self._reports = 0  # so far
         self._seconds = 0.0  # worked so far
         self._ended_at: float | None = None
         samples = take_samples(sources, question, options.memory_bytes, options.seed)
@@ -116,6 +124,7 @@ class Run:
         check_groups(*room.groups)
         self._room, self.query = room, self._query(room)
         budget = Budget(options.memory_bytes)
+        budget.reserve("reports", max(0, options.history_bytes - _HISTORY_BYTES))
         spill = FileSpill(options.spill, limit_bytes=options.spill_limit_bytes)
         try:
             rows = self._reserve(budget)
@@ -227,7 +236,8 @@ class Run:
         self._entered = time.monotonic()
         try:
             progress = self._steps(deadline)
-            report = None if progress is None else self._report(progress)
+            with np.errstate(all="ignore"):  # infinities and NaN of the data go into the answer
+                report = None if progress is None else self._report(progress)
         except SpillError as full:
             self.close()
             raise SpillError(f"{full}. The last report stays in run.last; temporary data are gone") from full
@@ -235,12 +245,19 @@ class Run:
             self.close()
             raise
         if report is not None:
-            self.history.append(report)
+            self._remember(report)
         self._done = report is not None and report.exact
         self._work_done()
         if self._done:
             self._stop()
         return report
+
+    def _remember(self, report: Report) -> None:
+        """Every second report goes when they take too much memory, so that what stays is spread evenly."""
+        self.history.append(report)
+        self._reports += 1
+        if len(self.history) > max(_FEW_REPORTS, self._options.history_bytes // report.held_bytes):
+            self.history[:] = [*self.history[:-1:2], report]
 
     def _work_done(self) -> None:
         now = time.monotonic()
@@ -293,7 +310,7 @@ class Run:
         share = sum(read) / max(1, sum(self._rows))
         done = float(progress.pieces.exact.mean()) if progress.input_ended else 0.0
         return Report(
-            len(self.history) + 1, self._seconds, read, self._rows, int(totals.pairs.sum()), progress.done, estimates, groups,
+            self._reports + 1, self._seconds, read, self._rows, int(totals.pairs.sum()), progress.done, estimates, groups,
             order, self._target, self._seconds_to_target(pieces, estimates, points, progress, order.inflation),
             None if progress.done else seconds_to_exact(self._seconds, share, done, self._ended_at),
             progress.counters.temp_written_bytes,
@@ -311,6 +328,7 @@ class Run:
         else:
             chosen = np.flatnonzero(sums.pairs.sum(axis=0) + certain.pairs)
             groups = tuple(self.query.group_key(int(number)) for number in chosen)
+            groups = self.history[-1].groups if self.history and self.history[-1].groups == groups else groups  # held once
         counts = {
             name: getattr(pieces, name)
             for name in ("rows_a", "rows_b", "own_a", "own_b", "total_a", "total_b", "first_a", "first_b")
