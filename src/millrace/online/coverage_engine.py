@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +22,14 @@ from millrace.online.aggregates import aggregate, functions_needed
 from millrace.online.answers import totals_of
 from millrace.online.estimators import exactly
 from millrace.online.functions import Factor, Products
+from millrace.online.heavy import HeavyKeys, heaviest
 from millrace.online.inputs import ArrayInput
 from millrace.online.intervals import IntervalRule, intervals
 from millrace.online.invocation import Expanding
 from millrace.online.plan import Layout
 from millrace.online.populations import Population
 from millrace.online.prjoin import PRJoin
-from millrace.online.protocol import Progress, run
+from millrace.online.protocol import A, B, Progress, run
 from millrace.online.spill import FileSpill
 from millrace.online.sums import FloatArray
 
@@ -85,9 +88,9 @@ class _Seen:
 
 def measure_engine(
     population: Population, *, name: str = "SUM", rule: IntervalRule | None = None, reshuffles: int = 500,
-    memory_bytes: int = 1 << 16, threads: int = 1, stop: bool = False, seed: int = 0,
+    memory_bytes: int = 1 << 16, threads: int = 1, stop: bool = False, wide: bool = False, seed: int = 0,
 ) -> EngineCoverage:  # fmt: skip
-    """Reshuffle, join, and look at every report."""
+    """Reshuffle, join, and look at every report. `wide`: with the moments of heavy keys, as `mr.estimate` has them."""
     if reshuffles < 2:
         raise ParameterError(f"give at least two reshuffles; got {reshuffles}")
     rule = rule or IntervalRule()
@@ -103,12 +106,15 @@ def measure_engine(
     spilled = 0.0
     for _ in range(reshuffles):
         a, b = (ArrayInput(side[random.permutation(len(side))]) for side in words)
+        budget = Budget(memory_bytes)
+        functions = Products(left, right)
+        heavy = HeavyKeys(_heaviest(words, functions), functions, budget) if wide else None
+        one, other = (a, b) if heavy is None else (heavy.watched(A, a), heavy.watched(B, b))
         join = PRJoin(
-            a, b, Products(left, right), Budget(memory_bytes), FileSpill(), seed=int(random.integers(1 << 30)), threads=threads,
+            one, other, functions, budget, FileSpill(), seed=int(random.integers(1 << 30)), threads=threads,
             invocation=Expanding(stop=stop, first_share=_FIRST), layout=Layout(partitions=PARTITIONS),
         )  # fmt: skip
-        reported = (progress for progress in run(join) if progress.reported and not progress.done)
-        runs.append([_look(progress, population, name, rule) for progress in reported])
+        runs.append([_look(progress, population, name, rule, heavy, join) for progress in _reported(join)])
         spilled += join.counters.temp_written_bytes / sum(side.nbytes for side in words) / reshuffles
     return _summary(population.name, name, threads, spilled, runs, truth)
 
@@ -125,17 +131,31 @@ def _records(keys: Int64Array, values: FloatArray) -> tuple[Int64Array, tuple[Fa
     return np.stack(columns, axis=1), tuple(factors)
 
 
-def _look(progress: Progress, population: Population, name: str, rule: IntervalRule) -> _Seen:
-    pieces = progress.pieces
+def _heaviest(words: tuple[Int64Array, Int64Array], functions: Products) -> Int64Array:
+    return np.unique(np.concatenate([heaviest(*each) for each in zip(words, (functions.left, functions.right), strict=True)]))
+
+
+def _reported(join: PRJoin) -> Iterator[Progress]:
+    return (progress for progress in run(join) if progress.reported and not progress.done)
+
+
+def _look(
+    progress: Progress, population: Population, name: str, rule: IntervalRule, heavy: HeavyKeys | None, join: PRJoin
+) -> _Seen:
+    pieces: Any = progress.pieces
     done = int(pieces.exact.sum())
     ended = progress.input_ended and done > 0
+    if heavy is not None:
+        heavy.joined(pieces.rows_a, pieces.rows_b, join.partition_of)
+        one_group = np.zeros(1, np.int64)
+        pieces, _ = heavy.applied(pieces, one_group, population.of_a, population.of_b, ended=ended)
     totals = totals_of(pieces, population.of_a, population.of_b, input_ended=ended)
     assert totals is not None
     point = aggregate(name, totals)
     made = intervals(point, rule)
     read = progress.counters.rows_a + progress.counters.rows_b
     if ended:
-        kind = len(READ_UP_TO) + int(np.searchsorted(DONE_UP_TO, done / len(pieces)))
+        kind = len(READ_UP_TO) + int(np.searchsorted(DONE_UP_TO, done / len(pieces.exact)))
     else:
         kind = int(np.searchsorted(READ_UP_TO, read / (population.of_a + population.of_b)))
     return _Seen(

@@ -111,6 +111,14 @@ def bucket_of(code: Any, shift: Any) -> Any:
 
 
 @kernel
+def buckets_of(codes: Any, shift: Any) -> Any:
+    found = np.empty(len(codes), np.int64)
+    for i in range(len(codes)):
+        found[i] = bucket_of(codes[i], shift)
+    return found
+
+
+@kernel
 def _scatter(
     words: Any, first: Any, side: Any, mapping: Any, shift: Any, histogram: Any, data: Any, links: Any, free: Any, state: Any,
     lists: Any, page_words: Any, used: Any,

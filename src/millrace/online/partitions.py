@@ -16,7 +16,7 @@ import numpy as np
 from millrace.core.budget import Budget
 from millrace.core.step import Int64Array
 from millrace.online.functions import Functions
-from millrace.online.pages import Pages
+from millrace.online.pages import Pages, buckets_of
 from millrace.online.plan import Layout, make_plan
 from millrace.online.protocol import A, B, Pieces
 from millrace.online.rectangles import Chunk, join_all, make_rectangle
@@ -84,6 +84,11 @@ class Partitions:
     def rows_of(self, partition: int) -> tuple[int, int]:
         a, b = (int(self._spilled[partition, side]) + self._pages.rows_of(2 * partition + side) for side in (A, B))
         return a, b
+
+    def partition_of(self, codes: Int64Array) -> Int64Array:
+        """The partition of each code, as buckets are mapped now."""
+        found: Int64Array = self._mapping[buckets_of(codes, np.uint64(self._shift))].astype(np.int64)
+        return found
 
     def add(self, side: int, words: Int64Array) -> None:
         """Rows of one side; extents are spilled as needed."""

@@ -46,6 +46,7 @@ import numpy as np
 
 from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
+from millrace.core.step import Int64Array
 from millrace.online.functions import Functions, Products
 from millrace.online.invocation import Expanding, Invocation, Moment
 from millrace.online.needs import states_what_it_needs
@@ -97,6 +98,9 @@ class PRJoin:
     @property
     def partitions(self) -> int:
         return self._partitions.count
+
+    def partition_of(self, codes: Int64Array) -> Int64Array:
+        return self._partitions.partition_of(codes)
 
     def step(self) -> Progress:
         if self._readers.ended:

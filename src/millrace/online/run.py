@@ -19,10 +19,11 @@ import numpy as np
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError, SpillError
 from millrace.core.step import Int64Array
-from millrace.online.aggregates import Point, aggregate
+from millrace.online.aggregates import Point, aggregate, projected
 from millrace.online.answers import totals_of
 from millrace.online.coverage import Coverage
 from millrace.online.functions import Products
+from millrace.online.heavy import HeavyKeys, heavy_codes, most_keys
 from millrace.online.inputs import BatchInput
 from millrace.online.intervals import Estimates, IntervalRule, intervals
 from millrace.online.invocation import Expanding
@@ -31,13 +32,14 @@ from millrace.online.outlook import seconds_to_exact, share_for
 from millrace.online.plan import Layout, make_plan
 from millrace.online.prjoin import PRJoin
 from millrace.online.protocol import A, B, Pieces, Progress
-from millrace.online.query import MOST_GROUPS, Query, Question, Room
+from millrace.online.query import MOST_GROUPS, Output, Query, Question, Room
 from millrace.online.reports import Held, Report, against_the_end
 from millrace.online.samples import Batches, check_groups, pilots, room_for, take_samples
 from millrace.online.sides import NeedsRoom
 from millrace.online.sources import Source
 from millrace.online.spill import FileSpill
-from millrace.online.sums import Sums
+from millrace.online.sums import FloatArray, Sums
+from millrace.online.tails import heavy_key_note
 from millrace.online.verify import verify_coverage
 
 _WINDOW = 64  # a batch of rows takes that part of the memory, of either side
@@ -105,6 +107,7 @@ class Run:
         try:
             room = room_for(question, samples)
             self._order = self._checked_order(room, samples)
+            self._heavy_codes = self._find_heavy(room, samples)
             del samples
             self._begin(room)
         except BaseException:
@@ -128,9 +131,11 @@ class Run:
         spill = FileSpill(options.spill, limit_bytes=options.spill_limit_bytes)
         try:
             rows = self._reserve(budget)
+            self._heavy = self._watch(budget)
             self._inputs = [self._input(side, rows[side]) for side in (A, B)]
+            a, b = self._inputs if self._heavy is None else map(self._heavy.watched, (A, B), self._inputs)
             self._join = PRJoin(
-                self._inputs[A], self._inputs[B], self.query.functions, budget, spill,
+                a, b, self.query.functions, budget, spill,
                 invocation=Early(sum(self._rows)), layout=self._layout(budget), seed=options.seed, threads=self._threads,
             )  # fmt: skip
         except BudgetError as small:
@@ -151,6 +156,18 @@ class Run:
         except NeedsRoom:
             return first
         return agreed(first, second)
+
+    def _find_heavy(self, room: Room, samples: tuple[Batches, Batches]) -> Int64Array:
+        query = self._query(room)
+        if not isinstance(query.functions, Products):
+            return np.zeros(0, np.int64)
+        return heavy_codes(query.sides, samples, query.functions)
+
+    def _watch(self, budget: Budget) -> HeavyKeys | None:
+        functions = self.query.functions
+        if not isinstance(functions, Products) or not len(self._heavy_codes) or not most_keys(functions, budget.memory_bytes):
+            return None
+        return HeavyKeys(self._heavy_codes, functions, budget)
 
     def _layout(self, budget: Budget) -> Layout:
         """Tables that fit into memory easily need few partitions: a join of one has its price."""
@@ -202,6 +219,7 @@ class Run:
         budget = Budget(memory)
         try:
             self._reserve(budget)
+            self._watch(budget)
             each = Pieces.bytes_each(functions.functions, functions.groups)
             widths = (self.query.sides[A].width, self.query.sides[B].width)
             make_plan(
@@ -274,6 +292,8 @@ class Run:
             except NeedsRoom as more:
                 self._restart(more)
                 continue
+            if progress.reported and self._heavy is not None:
+                self._heavy.joined(progress.pieces.rows_a, progress.pieces.rows_b, self._join.partition_of)
             self._work_done()
             if progress.input_ended and self._ended_at is None:
                 self._ended_at = self._seconds
@@ -291,10 +311,18 @@ class Run:
     # --- reporting
 
     def _report(self, progress: Progress) -> Report:
-        groups, pieces = self._selected(progress.pieces)
+        groups, chosen, pieces = self._selected(progress.pieces)
         ended = progress.input_ended and bool(progress.pieces.exact.any())  # from then on sizes of partitions are final
         totals = totals_of(pieces, *self._rows, input_ended=ended, done=progress.done)
         assert totals is not None
+        largest: FloatArray | None = None
+        notes: tuple[str, ...] = ()
+        if self._heavy is not None and not progress.done:
+            pieces, largest = self._heavy.applied(pieces, chosen, *self._rows, ended=ended)
+            wide = totals_of(pieces, *self._rows, input_ended=ended)
+            assert wide is not None
+            note = heavy_key_note(totals, wide)
+            totals, notes = wide, () if note is None else (note,)
         totals, order = self._order.applied(totals, pieces, *self._rows)
         estimates, points = {}, []
         for output in self.query.outputs:
@@ -305,7 +333,12 @@ class Run:
             else:
                 point = _with_nulls(point)
             points.append(point)
-            estimates[output.label] = intervals(point, self._options.rule)
+            estimates[output.label] = intervals(
+                point,
+                self._options.rule,
+                largest=None if largest is None else self._share_of(output, point, largest),
+                notes=notes,
+            )
         read = (progress.counters.rows_a, progress.counters.rows_b)
         share = sum(read) / max(1, sum(self._rows))
         done = float(progress.pieces.exact.mean()) if progress.input_ended else 0.0
@@ -316,7 +349,11 @@ class Run:
             progress.counters.temp_written_bytes,
         )  # fmt: skip
 
-    def _selected(self, pieces: Pieces) -> tuple[tuple[Any, ...] | None, Any]:
+    def _share_of(self, output: Output, point: Point, largest: FloatArray) -> FloatArray:
+        """What the largest row adds to the variance of an aggregate, by group."""
+        return projected(largest, output.gradient(point.gradient, largest.shape[-1]))
+
+    def _selected(self, pieces: Pieces) -> tuple[tuple[Any, ...] | None, Int64Array, Any]:
         """The groups that have been seen, and the pieces of these alone. `pairs` are those that pass all conditions."""
         kept, sums = self.query.kept, pieces.all()
         certain = pieces.certain
@@ -335,7 +372,7 @@ class Run:
         }
         part = Sums(sums.t[:, chosen], sums.sx[:, chosen], sums.sy[:, chosen], sums.q[:, chosen], sums.pairs[:, chosen])
         sure = Sums(certain.t[chosen], certain.sx[chosen], certain.sy[chosen], certain.q[chosen], certain.pairs[chosen])
-        return groups, SimpleNamespace(kind=pieces.kind, exact=pieces.exact, certain=sure, **counts, **vars(part))
+        return groups, chosen, SimpleNamespace(kind=pieces.kind, exact=pieces.exact, certain=sure, **counts, **vars(part))
 
     def _seconds_to_target(
         self, pieces: Any, estimates: dict[str, Estimates], points: list[Point], progress: Progress, inflation: float

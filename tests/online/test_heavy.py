@@ -1,0 +1,130 @@
+"""Heavy keys are watched: moments are those of the rows that a partition was joined with; intervals know of rows to come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.online.tables import records
+
+import millrace as mr
+from millrace.core.budget import Budget
+from millrace.core.step import Int64Array
+from millrace.online.functions import Products
+from millrace.online.heavy import MOST_KEYS, HeavyKeys, heaviest, most_keys
+from millrace.online.inputs import ArrayInput
+from millrace.online.invocation import Expanding
+from millrace.online.prjoin import PRJoin
+from millrace.online.protocol import A, B, run
+from millrace.online.spill import FileSpill
+from millrace.online.sums import KeyMoments, Sums
+from millrace.online.tails import widened
+
+SUM = Products(left=((), ()), right=((), (1,)))  # 1 and b.value
+
+
+def _skewed(rows: int = 3000, keys: int = 400, seed: int = 1) -> tuple[Int64Array, Int64Array]:
+    random = np.random.default_rng(seed)
+    weights = np.arange(1, keys + 1) ** -1.0
+    drawn = random.choice(keys, rows, p=weights / weights.sum())
+    return records(random.permutation(keys)), records(drawn, random.integers(1, 9, rows))
+
+
+def test_keys_that_stand_out_are_found_and_equal_ones_are_not() -> None:
+    _, b = _skewed()
+    found = heaviest(b, SUM.right)
+    assert len(found) <= MOST_KEYS
+    assert set(found[:3].tolist()) == {0, 1, 2}
+    assert len(heaviest(records(np.arange(5000), np.ones(5000)), SUM.right)) == 0
+    values = np.ones(5000)
+    values[77] = 1000.0  # one key each, one value of weight
+    assert heaviest(records(np.arange(5000), values), SUM.right)[0] == 77
+    assert len(heaviest(b[:0], SUM.right)) == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_moments_are_those_of_the_rows_that_a_partition_was_joined_with(seed: int) -> None:
+    """In a memory that spills, with partitions given anew."""
+    a, b = _skewed(seed=seed)
+    budget = Budget(1 << 16)
+    heavy = HeavyKeys(heaviest(b, SUM.right), SUM, budget)
+    assert len(heavy.codes) >= 32
+    inputs = heavy.watched(A, ArrayInput(a)), heavy.watched(B, ArrayInput(b))
+    join = PRJoin(*inputs, SUM, budget, FileSpill(), invocation=Expanding(stop=False, first_share=0.1), seed=seed)
+    looked = 0
+    for progress in run(join):
+        if progress.reported:
+            pieces = progress.pieces
+            heavy.joined(pieces.rows_a, pieces.rows_b, join.partition_of)
+            partition = join.partition_of(heavy.codes)
+            for key, code in enumerate(heavy.codes.tolist()):
+                read_a, read_b = a[: pieces.rows_a[partition[key]]], b[: pieces.rows_b[partition[key]]]
+                values = read_b[read_b[:, 0] == code, 1].view(np.float64)
+                assert heavy.met[A][key, 0, 0] == (read_a[:, 0] == code).sum()
+                assert heavy.met[B][key, 0].tolist() == [len(values), values.sum(), (values**2).sum()]
+            looked += 1
+    assert looked > 10
+
+
+def test_with_all_keys_watched_the_sums_are_those_of_all_keys() -> None:
+    a, b = _skewed(rows=500, keys=60)
+    heavy = HeavyKeys(np.arange(60), SUM, Budget(1 << 20))
+    heavy.add(A, a[:25])
+    heavy.add(B, b[:200])
+    one = np.array([25]), np.array([200])
+    heavy.joined(*one, lambda codes: np.zeros(len(codes), np.int64))
+    left = KeyMoments.of(a[:25, 0], np.ones((25, 2)), 60)
+    right = KeyMoments.of(b[:200, 0], np.stack((np.ones(200), b[:200, 1].view(np.float64)), axis=1), 60)
+    some = Sums.zeros(1, 2)
+    expected = widened(some, left, right, share_a=np.full(60, 25 / 60), share_b=np.full(60, 0.4))
+    stacked = Sums(*(np.asarray(array)[None] for array in (some.t, some.sx, some.sy, some.q, some.pairs)))
+    found, largest = heavy.widened(stacked, np.zeros(1, np.int64), np.array([25 / 60]), np.array([0.4]))
+    np.testing.assert_allclose(found.sx[0], expected.sx)
+    np.testing.assert_allclose(found.sy[0], expected.sy)
+    both = (left.rows > 0) & (right.rows > 0)
+    x = ((1 - 25 / 60) * right.first[both, 1] ** 2).max() / (25 / 60 * 0.4) ** 2
+    assert largest[0, 1, 1] == pytest.approx(x)
+
+
+def test_groups_have_moments_of_their_own() -> None:
+    random = np.random.default_rng(4)
+    functions = Products(left=((),), right=((),), group_b=1, groups_b=3)
+    rows: Any = np.stack([random.integers(0, 50, 600), random.integers(0, 3, 600)], axis=1)
+    heavy = HeavyKeys(np.arange(50), functions, Budget(1 << 20))
+    heavy.add(B, np.ascontiguousarray(rows))
+    expected = np.zeros((50, 3))
+    np.add.at(expected, (rows[:, 0], rows[:, 1]), 1)
+    np.testing.assert_array_equal(heavy.now[B][:, :, 0], expected)
+
+
+def test_little_memory_watches_fewer_keys_or_none() -> None:
+    assert most_keys(SUM, 1 << 30) == 2 * MOST_KEYS
+    assert most_keys(SUM, 1 << 17) == (1 << 17) // 32 // 64
+    assert most_keys(SUM, 1 << 14) == 0
+
+
+def _one_heavy_key() -> tuple[pa.Table, pa.Table]:
+    """A third of the right table refers to one row of the left."""
+    random = np.random.default_rng(5)
+    keys = random.integers(0, 1000, 6000)
+    keys[:2000] = 7
+    return pa.table({"k": np.arange(1000)}), pa.table({"k": keys, "v": random.gamma(4, 0.25, 6000), "g": keys % 2})
+
+
+@pytest.mark.parametrize("group_by", [None, "g"])
+def test_an_interval_holds_while_the_row_of_the_heaviest_key_is_still_to_come(group_by: str | None) -> None:
+    left, right = _one_heavy_key()
+    held = runs = warned = 0
+    for seed in range(16):
+        options = {"seed": seed, "every": 0, "threads": 1, "memory": "4m", "group_by": group_by}
+        with mr.estimate(left, right, on="k", s=mr.sum_("v"), **options) as run:
+            report = next(report for report in run if report.share_read > 0.2)
+        chosen = right if group_by is None else right.filter(pa.compute.equal(right["g"], 1))
+        estimate = report["s"] if group_by is None else report["s", 1]
+        held += estimate.covers(float(np.sum(chosen["v"].to_numpy())))
+        warned += any("one row brings" in text or "have not met" in text for text in estimate.warnings)
+        runs += 1
+    assert held >= 0.85 * runs  # without a watch on heavy keys: about a quarter
+    assert warned >= 0.5 * runs
