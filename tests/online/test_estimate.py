@@ -322,6 +322,21 @@ def test_intervals_shrink_to_the_exact_answer_and_a_seed_repeats_a_run() -> None
     assert values(3) == values(3) != values(4)
 
 
+def test_intervals_of_all_groups_together_and_of_all_looks_are_wider() -> None:
+    left, right, _ = _population()
+    right = right.append_column("g", pa.array(np.arange(len(right)) % 20))
+    reach = {}
+    kinds: dict[str, dict[str, Any]] = {"each": {}, "together": {"together": True}, "always": {"interval": "always"}}
+    for name, options in kinds.items():
+        options = {**options, "group_by": "g", "every": 0, "threads": 1, "memory": "4m"}
+        with mr.estimate(left, right, on="k", s=mr.sum_("v"), **options) as run:
+            report = next(report for report in run if report.share_read > 0.7 and report.relative_half_width < 1)
+        reach[name] = report.relative_half_width
+    # z of 1 - 0.05/20 over z of 0.95, and 3.13 over 1.96; Student's t adds a little
+    assert reach["together"] / reach["each"] == pytest.approx(3.02 / 1.96, rel=0.05)
+    assert reach["always"] / reach["each"] == pytest.approx(3.13 / 1.96, rel=0.05)
+
+
 def test_reports_tell_how_long_it_takes() -> None:
     left, right, _ = _population()
     with mr.estimate(left, right, on="k", s=mr.sum_("v"), every=0, threads=1, memory="4m", target=0.05) as run:

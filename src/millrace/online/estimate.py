@@ -36,6 +36,7 @@ def estimate(
     seed: int = 0,
     confidence: float = 0.95,
     interval: Literal["each", "always"] = "each",
+    together: bool = False,
     order: Chosen = "auto",
     engine: Literal["auto", "local", "spark"] = "auto",
     target: float = 0.01,
@@ -48,6 +49,7 @@ def estimate(
     """Begin to answer aggregates over the join of two tables; see docs/estimate.md.
 
     `left`, `right`: Parquet folders or files, pyarrow tables or readers, DuckDB relations. `on`: columns with equal values.
+    `together`: the intervals of all groups hold at once, not each by itself.
     `memory`: what the run may hold. `target`: the relative half-width that forecasts are about. `every`: seconds between
     reports, at least (0: all).
     `threads`: 2 joins beside reading; 1 makes a run repeatable report by report. `spill`: folder for temporary data.
@@ -60,9 +62,11 @@ def estimate(
         raise ParameterError(f"order must be one of {', '.join(ORDERS)}; got {order!r}")
     if threads not in (None, 1, 2):
         raise ParameterError(f"threads must be 1 or 2; got {threads!r}")
+    if type(together) is not bool:
+        raise ParameterError(f"together must be True or False; got {together!r}")
     if type(seed) is not int or seed < 0:
         raise ParameterError(f"seed must be a whole number from 0 on; got {seed!r}")
-    rule = IntervalRule(confidence, interval)
+    rule = IntervalRule(confidence, interval, together=together)
     if not target > 0 or not every >= 0:
         raise ParameterError(f"target must be above 0 and every 0 or more; got {target!r} and {every!r}")
     asked = {label: aggregation(label, given) for label, given in aggregates.items()}
