@@ -12,6 +12,7 @@ from tests.online.tables import COUNT_AND_SUM, Collected, all_pairs, join_of, re
 from millrace.core.budget import Budget
 from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.errors import BudgetError, ParameterError, SpillError
+from millrace.online.functions import Products
 from millrace.online.inputs import ArrayInput, StallingInput
 from millrace.online.invocation import Expanding, Moment, NotBefore
 from millrace.online.plan import Layout
@@ -238,3 +239,34 @@ def test_very_little_memory_is_cut_into_many_partitions_not_many_parts() -> None
     end = finished(prjoin(data.a, data.b, memory=data.bytes // 40))
     assert tuple(end.pieces.answer()[0]) == data.expected()
     assert end.counters.temp_read_bytes < 120 * data.bytes
+
+
+class _OnlyAtFirst(Expanding):
+    """One join of all, and then none but those of stalls."""
+
+    def due(self, moment: Moment) -> int | None:
+        return None
+
+
+def test_joins_during_stalls_go_by_rows_read_and_not_by_how_much_a_partition_has_grown() -> None:
+    """Else those are joined that hold more than their share, and the estimate is too high."""
+    random = np.random.default_rng(1)
+    a, b = (
+        StallingInput(ArrayInput(np.ascontiguousarray(random.permutation(800)[:, None])), itertools.cycle((20, 0)))
+        for _ in range(2)
+    )
+    condition = _OnlyAtFirst(first_share=0.01)
+    join = prjoin(a, b, Products(((),), ((),)), memory=1 << 17, layout=Layout(partitions=8), invocation=condition, remap=False)
+    pieces, joined = join.pieces, 0
+    before = own = np.zeros(8, np.int64)
+    for progress in run(join):
+        if progress.input_ended:
+            break
+        at = pieces.rows_a + pieces.rows_b
+        if progress.reported and before.any():
+            (now,) = np.flatnonzero(pieces.own_a + pieces.own_b != own)
+            # those that had waited longer had no new rows, and hold all that has been read
+            assert (at[before < before[now]] == progress.counters.rows_a + progress.counters.rows_b).all()
+            joined += 1
+        before, own = at, pieces.own_a + pieces.own_b
+    assert joined > 20

@@ -7,7 +7,7 @@ The loop, over n partitions:
     2. read the next rows of the input that is behind, put each into its partition; when memory is full, an extent (the oldest
        pages of the larger side of the largest partition) goes to the temporary file;
     3. once the due partition's extents are here: join all of its rows, and report;
-    4. if neither input gives rows now: join the partition that has grown most since it was joined;
+    4. if neither input gives rows now: join the partition that was joined longest ago;
     5. at half of the memory, once: if partitions differ in size, give buckets to partitions anew by their counts;
     6. when both inputs have ended: join every partition that has new rows. Each is exact then.
 
@@ -168,16 +168,26 @@ class PRJoin:
             return self._commit_beside()
         if self._due is not None:
             return self._join_due()
-        ripest = self._ripest()  # step 4
-        if ripest is None:
+        oldest = self._oldest()  # step 4
+        if oldest is None:
             return self._progress(stalled=True)
-        return self._join_every() if not self._begun else self._joined(ripest)
+        return self._join_every() if not self._begun else self._joined(oldest)
 
-    def _ripest(self) -> int | None:
-        rows = self._partitions.rows(A) + self._partitions.rows(B)
-        old = self.pieces.own_a + self.pieces.own_b
-        growth = np.where(rows > old, rows / np.maximum(1, old), 0.0)
-        return int(np.argmax(growth)) if growth.any() else None
+    def _oldest(self) -> int | None:
+        """The partition that was joined longest ago, of those with new rows.
+
+        By rows read, never by its own: partitions that have grown most would be joined when they hold more than their share.
+        Those before it in the order that have no new rows need no join: their sums are those of all that has been read.
+        """
+        pieces, read = self.pieces, self._readers.read
+        new = (self._partitions.rows(A) != pieces.own_a) | (self._partitions.rows(B) != pieces.own_b)
+        if not new.any():
+            return None
+        order = np.argsort(pieces.rows_a + pieces.rows_b, kind="stable")
+        place = int(np.argmax(new[order]))
+        if self._begun:
+            pieces.rows_a[order[:place]], pieces.rows_b[order[:place]] = read
+        return int(order[place])
 
     def _moment(self) -> Moment:
         return Moment(sum(self._readers.read), self._readers.total, self._partitions.spilled)
