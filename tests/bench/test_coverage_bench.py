@@ -82,5 +82,7 @@ def test_the_join_itself_is_looked_at_while_it_reads_and_in_its_third_phase(thre
 def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ParameterError, match="reshuffles is 1"):
         CoverageOptions(reshuffles=1)
+    with pytest.raises(ParameterError, match="parts is x"):
+        CoverageOptions(parts=("x",))
     with pytest.raises(ParameterError, match="no population 'x'"):
         CoverageOptions(populations=("x",))

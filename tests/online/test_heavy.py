@@ -13,7 +13,7 @@ import millrace as mr
 from millrace.core.budget import Budget
 from millrace.core.step import Int64Array
 from millrace.online.functions import Products
-from millrace.online.heavy import MOST_KEYS, HeavyKeys, heaviest, most_keys
+from millrace.online.heavy import MOST_KEYS, HeavyKeys, heaviest, in_turn, most_keys
 from millrace.online.inputs import ArrayInput
 from millrace.online.invocation import Expanding
 from millrace.online.prjoin import PRJoin
@@ -42,6 +42,8 @@ def test_keys_that_stand_out_are_found_and_equal_ones_are_not() -> None:
     values[77] = 1000.0  # one key each, one value of weight
     assert heaviest(records(np.arange(5000), values), SUM.right)[0] == 77
     assert len(heaviest(b[:0], SUM.right)) == 0
+    assert in_turn([np.array([5, 3, 9]), np.array([3, 4])]).tolist() == [5, 3, 4, 9]
+    assert in_turn([]).tolist() == []
 
 
 @pytest.mark.parametrize("seed", [1, 2])

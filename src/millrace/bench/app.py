@@ -297,6 +297,7 @@ def coverage(
     reshuffles: Annotated[int, typer.Option(help="Reshuffles of each population.")] = 2000,
     engine_reshuffles: Annotated[int | None, typer.Option(help="Of PR-Join itself, if not as many.")] = None,
     populations: Annotated[str, typer.Option(help="Empty for all, or some, separated by commas.")] = "",
+    parts: Annotated[str, typer.Option(help="engine: PR-Join itself; model: from accumulators alone.")] = "engine,model",
     seed: Annotated[int, typer.Option(help="Seed of all reshuffles.")] = 17,
     markdown_file: Annotated[Path | None, typer.Option("--markdown", help="File for the tables of docs/coverage.md.")] = None,
     json_file: Json = None,
@@ -306,7 +307,7 @@ def coverage(
     def run(console: Console) -> tuple[dict[str, Any], Table]:
         from millrace.bench.coverage import CoverageOptions, coverage_table, run_coverage
 
-        options = CoverageOptions(reshuffles, engine_reshuffles, _names(populations), seed)
+        options = CoverageOptions(reshuffles, engine_reshuffles, _names(populations), seed, _names(parts))
         report = run_coverage(options, lambda text: console.print(f"... {text}", highlight=False))
         if markdown_file is not None:
             markdown_file.write_text(report["markdown"])

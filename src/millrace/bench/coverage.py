@@ -68,9 +68,14 @@ class Case:
 class EngineCase:
     population: str
     threads: int
+    wide: bool = False
 
     def __str__(self) -> str:
-        return f"{self.population}, PR-Join itself, {self.threads} thread{'s' if self.threads > 1 else ''}, SUM"
+        return f"{self.population}, {_engine(self.threads, self.wide)}"
+
+
+def _engine(threads: int, wide: bool) -> str:
+    return f"PR-Join itself, {threads} thread{'s' if threads > 1 else ''}, {'heavy keys watched' if wide else 'plain'}, SUM"
 
 
 def _cases() -> list[Case]:
@@ -89,7 +94,11 @@ def _cases() -> list[Case]:
 
 
 CASES = tuple(_cases())
-ENGINE_CASES = tuple(EngineCase(each, threads) for each in ("foreign-key", "many-to-many") for threads in (1, 2))
+ENGINE_CASES = (
+    *(EngineCase(each, threads) for each in ("foreign-key", "many-to-many") for threads in (1, 2)),
+    *(EngineCase("foreign-key-zipf-0.8", 1, wide) for wide in (False, True)),
+)
+PARTS = ("engine", "model")
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,7 @@ class CoverageOptions:
     engine_reshuffles: int | None = None
     populations: tuple[str, ...] = ()
     seed: int = 17
+    parts: tuple[str, ...] = PARTS
 
     def __post_init__(self) -> None:
         if self.reshuffles < 2 or (self.engine_reshuffles is not None and self.engine_reshuffles < 2):
@@ -108,19 +118,20 @@ class CoverageOptions:
             if name not in POPULATIONS:
                 raise ParameterError(f"there is no population {name!r}; there are {', '.join(POPULATIONS)}.")
 
-    def chosen(self, population: str) -> bool:
-        return not self.populations or population in self.populations
+        if not self.parts or set(self.parts) - set(PARTS):
+            raise ParameterError(f"parts is {', '.join(self.parts)}; give some of {', '.join(PARTS)}.")
+
+    def chosen(self) -> list[Case | EngineCase]:
+        """In the order of running."""
+        cases: list[Case | EngineCase] = []
+        cases += ENGINE_CASES if "engine" in self.parts else ()
+        cases += CASES if "model" in self.parts else ()
+        return [case for case in cases if not self.populations or case.population in self.populations]
 
 
 def run_coverage(options: CoverageOptions, say: Say) -> dict[str, Any]:
     """Run the benchmark; the returned values are plain, ready for JSON."""
-    results = []
-    for engine in ENGINE_CASES:
-        if options.chosen(engine.population):
-            results.append(_timed(engine, options, say))
-    for case in CASES:
-        if options.chosen(case.population):
-            results.append(_timed(case, options, say))
+    results = [_timed(case, options, say) for case in options.chosen()]
     checks = [check for result in results for check in _checks(result)]
     holds = all(check["holds"] for check in checks)
     return {
@@ -144,7 +155,9 @@ def _timed(case: Case | EngineCase, options: CoverageOptions, say: Say) -> dict[
     found: Coverage | EngineCoverage
     if isinstance(case, EngineCase):
         count = options.engine_reshuffles or options.reshuffles
-        found = measure_engine(made, reshuffles=count, threads=case.threads, memory_bytes=ENGINE_BYTES, seed=options.seed)
+        found = measure_engine(
+            made, reshuffles=count, threads=case.threads, memory_bytes=ENGINE_BYTES, wide=case.wide, seed=options.seed
+        )
     else:
         shares = _SHARES.get(case.scheme, SHARES)
         found = measure(
@@ -184,8 +197,8 @@ def _checks(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _against_before(result: dict[str, Any], where: dict[str, Any]) -> list[dict[str, Any]]:
     """Heavy tails: the widened interval covers at least what the best of the earlier figures was, less three errors."""
-    before = BEFORE.get((result["population"], result.get("scheme", "")))
-    if before is None or not result.get("wide"):
+    before = BEFORE.get((result["population"], result.get("scheme", "staggered")))
+    if before is None or not result["wide"]:
         return []
     error = 3 * math.sqrt(0.95 * 0.05 / result["reshuffles"])
     lowest = min(row["coverage"] for row in result["rows"])
@@ -199,7 +212,7 @@ def _check(what: str, at: str, value: float, goal: float, allowed: float) -> dic
 
 def _way(result: dict[str, Any]) -> str:
     if result["kind"] == "engine":
-        return f"PR-Join itself, {result['threads']} thread{'s' if result['threads'] > 1 else ''}, SUM"
+        return _engine(result["threads"], result["wide"])
     return f"{_WAYS[result['scheme']]}, {'widened' if result['wide'] else 'plain'}, {result['aggregate']}"
 
 
@@ -284,18 +297,19 @@ def _row_of_one(result: dict[str, Any]) -> str:
 def _engine_markdown(results: list[dict[str, Any]]) -> str:
     lines = [
         "## PR-Join itself, at every report", "",
-        "| population | threads | reports | matches | coverage | half-width in % | V^ / true | bias (s.e.) |",
-        "|---|---|---|---|---|---|---|---|",
+        "| population | threads | V^ | reports | matches | coverage | half-width in % | V^ / true | bias (s.e.) |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for result in results:
         for row in result["rows"]:
             lines.append(
-                f"| {result['population_name']} | {result['threads']} | {row['reports']:.1f} a run {row['what']} "
+                f"| {result['population_name']} | {result['threads']} | {'widened' if result['wide'] else 'plain'} "
+                f"| {row['reports']:.1f} a run {row['what']} "
                 f"| {_matches(row)} | {_covered(row)} | {_width(row)} | {_ratio(row)} "
                 f"| {row['bias'] * 100:+.2f} % ({abs(row['bias']) / max(1e-12, row['bias_error']):.1f}) |"
             )
     notes = [
-        f"- {r['population_name']}, {r['threads']} thread{'s' if r['threads'] > 1 else ''}: {r['reshuffles']:,} reshuffles, "
+        f"- {r['population_name']}, {_engine(r['threads'], r['wide'])}: {r['reshuffles']:,} reshuffles, "
         f"{r['spilled']:.0%} of the records written to the temporary file"
         + (f"; {r['moments']} moments at which nearly every run reports, the lowest coverage of any {_share(r['lowest'])}"
            if r["moments"] else "")

@@ -22,7 +22,7 @@ from millrace.online.aggregates import aggregate, functions_needed
 from millrace.online.answers import totals_of
 from millrace.online.estimators import exactly
 from millrace.online.functions import Factor, Products
-from millrace.online.heavy import HeavyKeys, heaviest
+from millrace.online.heavy import HeavyKeys, heaviest, in_turn
 from millrace.online.inputs import ArrayInput
 from millrace.online.intervals import IntervalRule, intervals
 from millrace.online.invocation import Expanding
@@ -132,7 +132,7 @@ def _records(keys: Int64Array, values: FloatArray) -> tuple[Int64Array, tuple[Fa
 
 
 def _heaviest(words: tuple[Int64Array, Int64Array], functions: Products) -> Int64Array:
-    return np.unique(np.concatenate([heaviest(*each) for each in zip(words, (functions.left, functions.right), strict=True)]))
+    return in_turn([heaviest(*each) for each in zip(words, (functions.left, functions.right), strict=True)])
 
 
 def _reported(join: PRJoin) -> Iterator[Progress]:

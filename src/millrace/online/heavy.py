@@ -45,12 +45,13 @@ def heavy_codes(sides: tuple[Side, Side], samples: tuple[Sequence[pa.RecordBatch
         words = [side.numbered(batch.slice(0, _SAMPLE_ROWS))[0] for batch in batches]
         if words:
             found.append(heaviest(np.concatenate(words), factors))
-    each = [codes for codes in found if len(codes)]
-    if not each:
-        return np.zeros(0, np.int64)
-    longest = max(len(codes) for codes in each)
-    turns = [codes[i : i + 1] for i in range(longest) for codes in each]  # in turn, so that either side keeps its heaviest
-    every = np.concatenate(turns)
+    return in_turn(found)
+
+
+def in_turn(found: Sequence[Int64Array]) -> Int64Array:
+    """Codes of several lists, one of each in turn, so that each keeps its heaviest; every code once."""
+    longest = max((len(codes) for codes in found), default=0)
+    every = np.concatenate([np.zeros(0, np.int64), *(codes[i : i + 1] for i in range(longest) for codes in found)])
     return every[np.sort(np.unique(every, return_index=True)[1])]
 
 
