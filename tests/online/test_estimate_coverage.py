@@ -52,14 +52,15 @@ class Measured:
     variances: list[float]  # mean V^
 
     def check(self, what: Any, errors: float = 3.0) -> None:
+        """Coverage within so many standard errors; the two others, of which there are hundreds, within one more."""
         runs = len(self.held)
         assert runs > 10, what
         coverage, off = np.mean(self.held), np.array(self.off)
         assert coverage >= 0.95 - errors * math.sqrt(0.95 * 0.05 / runs), (what, coverage)
         # a ratio of totals is off by a small part of its standard deviation
-        assert abs(off.mean()) <= (errors / math.sqrt(runs) + 0.1) * off.std(ddof=1), (what, off.mean())
+        assert abs(off.mean()) <= ((errors + 1) / math.sqrt(runs) + 0.1) * off.std(ddof=1), (what, off.mean())
         ratio = np.mean(self.variances) / np.mean(self.squares)
-        assert abs(ratio - 1) <= 0.1 + errors * math.sqrt(2 / runs), (what, ratio)
+        assert abs(ratio - 1) <= 0.1 + (errors + 1) * math.sqrt(2 / runs), (what, ratio)
 
 
 def _measured(left: Any, right: Any, seeds: int, asked: dict[str, str], **options: Any) -> dict[Any, Measured]:
@@ -114,7 +115,7 @@ def test_reports_cover_what_they_promise(case: str) -> None:
 @pytest.mark.parametrize("case", list(CASES))
 def test_over_many_seeds_reports_cover_what_they_promise(case: str) -> None:
     asked = {**FEW, "deviation": ALL["deviation"]} if case == "spilled" else ALL
-    found = _measured(*_tables(), 300, asked, **CASES[case])
+    found = _measured(*_tables(), 120, asked, **CASES[case])
     for key, measured in found.items():
         measured.check((case, key))
 
@@ -157,9 +158,9 @@ def test_reports_on_row_groups_cover_what_they_promise(case: str, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("case", list(BLOCKS))
 def test_over_many_seeds_reports_on_row_groups_cover_nearly_what_they_promise(case: str, tmp_path: Path) -> None:
-    for key, measured in _of_blocks(tmp_path, case, 150).items():
+    for key, measured in _of_blocks(tmp_path, case, 80).items():
         least = 0.95 if case == "random order" else 0.9
-        assert np.mean(measured.held) >= least - 3 * math.sqrt(0.95 * 0.05 / 150), (case, key)
+        assert np.mean(measured.held) >= least - 3 * math.sqrt(0.95 * 0.05 / 80), (case, key)
         off = np.array(measured.off)
         assert abs(off.mean()) <= (3 / math.sqrt(len(off)) + 0.1) * off.std(ddof=1), (case, key)
         assert np.mean(measured.variances) < 4 * np.mean(measured.squares), (case, key)

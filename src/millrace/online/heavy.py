@@ -30,10 +30,11 @@ from millrace.online.sums import FloatArray, KeyMoments, Sums
 from millrace.online.tails import widened
 
 MOST_KEYS = 512  # of each side
-_LEAST_KEYS = 32
+_LEAST_KEYS = 16
 _SAMPLE_ROWS = 2048  # of a batch
 _HEAVY, _TIMES_MEAN = 1e-3, 4.0  # of the sum of squares over keys: a key that counts
-_MOST_CELLS = 1 << 17
+_MOST_CELLS = 1 << 16  # keys by groups that a report takes, at most, and at most a sixteenth of the memory:
+_CELL_BYTES = 16 * 64  # for each product of two functions
 _MEMORY_PART = 32
 
 
@@ -92,7 +93,9 @@ class HeavyKeys:
         )  # fmt: skip
         for array in (*self.now, *self.met):
             array[:] = 0.0
-        self._table = np.full(1 << (4 * count).bit_length(), -1, np.int32)
+        self._table = budget.array("heavy keys slots", 1 << (2 * count).bit_length(), np.int32)
+        self._table[:] = -1
+        self._most_cells = min(_MOST_CELLS, budget.memory_bytes // (_CELL_BYTES * functions.functions**2))
         _place(self.codes, self._table)
         self._joined_at: Int64Array = np.zeros((0, 2), np.int64)
         self._partition: Int64Array = np.zeros(count, np.int64)
@@ -120,10 +123,10 @@ class HeavyKeys:
                 met[theirs] = now[theirs]
             self._joined_at = at
 
-    def _moments(self, side: int, groups: Int64Array) -> KeyMoments:
-        """Of all keys, group after group."""
+    def _moments(self, side: int, groups: Int64Array, keys: int) -> KeyMoments:
+        """Of the first keys, group after group."""
         monomials = self._sides[side]
-        cells = np.swapaxes(self.met[side][:, groups], 0, 1).reshape(-1, len(monomials))
+        cells = np.swapaxes(self.met[side][:keys, groups], 0, 1).reshape(-1, len(monomials))
         return KeyMoments(cells[:, 0].astype(np.int64), cells[:, monomials.first], cells[:, monomials.second])
 
     def widened(self, sums: Sums, groups: Int64Array, share_a: FloatArray, share_b: FloatArray) -> tuple[Sums, FloatArray]:
@@ -132,12 +135,12 @@ class HeavyKeys:
         `groups`: which groups the G are. `share_a`, `share_b` (P,): of the rows of each partition that were joined.
         """
         parts, count = sums.t.shape[:2]
-        keys = len(self.codes)
-        if keys * count > _MOST_CELLS or not count:
+        keys = min(len(self.codes), self._most_cells // max(1, count))  # the heaviest come first
+        if keys < _LEAST_KEYS or not count:
             return sums, np.full(sums.sx.shape[1:], np.nan)
-        left, right = (self._moments(A, groups // self._groups[B]), self._moments(B, groups % self._groups[B]))
+        left, right = self._moments(A, groups // self._groups[B], keys), self._moments(B, groups % self._groups[B], keys)
         pool = np.repeat(np.arange(count), keys)
-        of = np.tile(self._partition, count)
+        of = np.tile(self._partition[:keys], count)
         p, r = share_a[of], share_b[of]
         flat = Sums(*(np.swapaxes(array, 0, 1).reshape(count * parts, *array.shape[2:]) for array in _arrays(sums)))
         wide = widened(flat, left, right, pool * parts + of, pool=pool, share_a=p, share_b=r)
@@ -189,7 +192,7 @@ def _largest(left: KeyMoments, right: KeyMoments, p: FloatArray, r: FloatArray, 
 
 def most_keys(functions: Products, memory_bytes: int) -> int:
     """How many keys may be watched in a small part of the memory; too few are none."""
-    each = 2 * 8 * (
+    each = 16 + 2 * 8 * (
         functions.groups_a * len(Monomials(functions.left)) + functions.groups_b * len(Monomials(functions.right))
     )  # fmt: skip
     count = min(2 * MOST_KEYS, memory_bytes // _MEMORY_PART // each)
