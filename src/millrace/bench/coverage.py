@@ -29,7 +29,6 @@ from millrace.online.populations import POPULATIONS
 OK = "ok"
 LIGHT = ("one-to-one", "foreign-key", "many-to-many", "many-to-many-zipf")
 MATCHES = 200
-ENGINE_BYTES = 1 << 16
 # coverages of an earlier simulation with plain V^, on tables of its own: early, later
 BEFORE: dict[tuple[str, str], tuple[str, float]] = {
     ("one-to-one", "rectangle"): (".91, then .93-.97", 0.91),
@@ -69,6 +68,7 @@ class EngineCase:
     population: str
     threads: int
     wide: bool = False
+    memory_bytes: int = 1 << 16
 
     def __str__(self) -> str:
         return f"{self.population}, {_engine(self.threads, self.wide)}"
@@ -96,7 +96,7 @@ def _cases() -> list[Case]:
 CASES = tuple(_cases())
 ENGINE_CASES = (
     *(EngineCase(each, threads) for each in ("foreign-key", "many-to-many") for threads in (1, 2)),
-    *(EngineCase("foreign-key-zipf-0.8", 1, wide) for wide in (False, True)),
+    *(EngineCase("foreign-key-zipf-0.8", 1, wide, 1 << 17) for wide in (False, True)),
 )
 PARTS = ("engine", "model")
 
@@ -156,7 +156,7 @@ def _timed(case: Case | EngineCase, options: CoverageOptions, say: Say) -> dict[
     if isinstance(case, EngineCase):
         count = options.engine_reshuffles or options.reshuffles
         found = measure_engine(
-            made, reshuffles=count, threads=case.threads, memory_bytes=ENGINE_BYTES, wide=case.wide, seed=options.seed
+            made, reshuffles=count, threads=case.threads, memory_bytes=case.memory_bytes, wide=case.wide, seed=options.seed
         )
     else:
         shares = _SHARES.get(case.scheme, SHARES)
