@@ -490,3 +490,10 @@ def test_early_reports_of_infinite_values_say_nothing_on_the_side() -> None:
         run = mr.estimate(left, left, on="k", every=0, s=mr.sum_("left.x"), a=mr.avg("left.x"), v=mr.var_pop("left.x"))
         assert run.exact()["s"].value == math.inf
     assert len(run.history) > 2
+
+
+def test_numbers_too_large_to_be_added_up_are_no_error() -> None:
+    left = pa.table({"k": [1, 1], "x": [1e308, 1e308]})
+    report = mr.estimate(left, left, on="k", s=mr.sum_("left.x"), v=mr.var_pop("left.x")).exact()
+    assert report["s"].value == math.inf
+    assert not math.isfinite(report["v"].value)

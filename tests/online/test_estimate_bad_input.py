@@ -13,7 +13,14 @@ import millrace as mr
 from millrace.core.errors import BudgetError, DamagedTableError, MillraceError, ParameterError, SchemaError, TableError
 
 LEFT = pa.table(
-    {"k": [1, 2, 3], "x": [1.0, 2.0, 3.0], "name": ["a", "b", "c"], "both": [1, 2, 3], "big": pa.array([1, 2, 3], pa.uint64())}
+    {
+        "k": [1, 2, 3],
+        "x": [1.0, 2.0, 3.0],
+        "name": ["a", "b", "c"],
+        "both": [1, 2, 3],
+        "big": pa.array([1, 2, 3], pa.uint64()),
+        "several": [[1], [2, 3], None],
+    }
 )
 RIGHT = pa.table({"k": [1, 2, 2], "y": [1, 2, 3], "t": ["p", "q", "r"], "both": [1, 2, 3]})
 
@@ -50,6 +57,8 @@ RIGHT = pa.table({"k": [1, 2, 2], "y": [1, 2, 3], "t": ["p", "q", "r"], "both": 
         ({"where": "x > 'abc'"}, SchemaError, "can't be compared"),
         ({"where": "x > "}, ParameterError, "can't read where"),
         ({"group_by": "z"}, SchemaError, "no column 'z'"),
+        ({"group_by": "several"}, SchemaError, "can't group by 'several', which is list"),
+        ({"on": ("several", "k")}, SchemaError, "can't be a key"),
         ({"group_by": "x + 1"}, ParameterError, "group_by takes columns"),
         ({"memory": "2k"}, BudgetError, r"too small for this estimate; give memory=\d+"),
         ({"memory": "some"}, ParameterError, "can't read 'some' as a size"),

@@ -108,7 +108,7 @@ class Question:
             )
         self.aggregations = dict(aggregations)
         self.values = {label: self._value(label, each) for label, each in self.aggregations.items() if each.text is not None}
-        self.groups, self.group_order = _group_columns(group_by, names)
+        self.groups, self.group_order = _group_columns(group_by, names, self.schemas)
         self.conditions = self._conditions(where)
 
     def _value(self, label: str, aggregation: Aggregation) -> Expression:
@@ -159,7 +159,9 @@ def _keys(on: Any, schemas: tuple[pa.Schema, pa.Schema]) -> list[tuple[str, str]
 Places = list[tuple[int, int]]  # side, and which of its columns
 
 
-def _group_columns(group_by: Any, names: Names) -> tuple[tuple[list[str], list[str]], Places]:
+def _group_columns(
+    group_by: Any, names: Names, schemas: tuple[pa.Schema, pa.Schema]
+) -> tuple[tuple[list[str], list[str]], Places]:
     given = [] if group_by is None else [group_by] if isinstance(group_by, str) else list(group_by)
     sides: tuple[list[str], list[str]] = ([], [])
     order: Places = []
@@ -169,6 +171,9 @@ def _group_columns(group_by: Any, names: Names) -> tuple[tuple[list[str], list[s
         if len(columns) != 1 or expression.node.key != "column":
             raise ParameterError(f"group_by takes columns of either side; got {text!r}")
         side, name = columns[0]
+        kind = plain_type(schemas[side].field(name).type)
+        if pa.types.is_nested(kind):
+            raise SchemaError(f"can't group by {text!r}, which is {kind}; choose a column of single values")
         order.append((side, len(sides[side])))
         sides[side].append(name)
     return sides, order

@@ -74,6 +74,8 @@ def _longest(batch: pa.RecordBatch) -> int:
 
 def _short(mean: float, deviation: float) -> float:
     """A number near the mean with few digits, so that whole numbers stay whole when it is taken off."""
+    if not (math.isfinite(mean) and math.isfinite(deviation)):  # numbers too large to be added up
+        return 0.0
     if not deviation > 0:
         return mean
     step = 2.0 ** math.floor(math.log2(deviation))
@@ -94,5 +96,6 @@ def pilots(question: Question, samples: tuple[Batches, Batches]) -> dict[str, fl
                 [doubles(part).drop_null().to_numpy(zero_copy_only=False) for part in parts] or [np.zeros(0)]
             )
             finite = numbers[np.isfinite(numbers)]
-            found[label] = _short(float(np.mean(finite)), float(np.std(finite))) if len(finite) else 0.0
+            with np.errstate(over="ignore", invalid="ignore"):
+                found[label] = _short(float(np.mean(finite)), float(np.std(finite))) if len(finite) else 0.0
     return found
