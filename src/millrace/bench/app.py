@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from millrace.bench.interrupts import interrupted, treat_sigterm_as_interrupt
@@ -316,7 +316,29 @@ def coverage(
     _present(run, json_file)
 
 
-def _present(run: Callable[[Console], tuple[dict[str, Any], Table]], json_file: Path | None) -> None:
+@bench_app.command("online")
+def online(
+    rows: Annotated[int, typer.Option(help="Rows of each input that are really joined; each stands for many.")] = 500_000,
+    gammas: Annotated[str, typer.Option(help="Values of gamma, for how often temporary data are read.")] = "0.5,1,2,4",
+    stream_rows: Annotated[int, typer.Option(help="Rows of each finite stream that are really joined.")] = 250_000,
+    streams: Annotated[str, typer.Option(help="Kinds of finite streams; empty for none.")] = "slow,fast,unreliable",
+    seed: Seed = 1,
+    json_file: Json = None,
+) -> None:
+    """The experiments of the PR-Join paper on virtual devices: every online join, in virtual seconds. Needs no Spark."""
+
+    def run(console: Console) -> tuple[dict[str, Any], RenderableType]:
+        from millrace.bench.online import OnlineOptions, run_online
+        from millrace.bench.onlinereport import online_tables
+
+        options = OnlineOptions(rows, _decimals(gammas), stream_rows, _names(streams), seed=seed)
+        report = run_online(options, lambda text: console.print(f"... {text}", highlight=False))
+        return report, online_tables(report)
+
+    _present(run, json_file)
+
+
+def _present(run: Callable[[Console], tuple[dict[str, Any], RenderableType]], json_file: Path | None) -> None:
     """Run, print, write. Exit code 1 if the times can't be believed, 2 for bad options, 130 after Ctrl-C."""
     console = Console()
     treat_sigterm_as_interrupt()

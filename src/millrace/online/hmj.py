@@ -14,7 +14,7 @@ Memory: as in `xjoin`.
 Needs equal keys. What has met depends on the data, so its counts allow no estimate of the whole.
 
 Differs from the paper:
-    - Spilled rows are not sorted and merged: they are brought together tile by tile in memory, since buckets are few pages.
+    - Spilled rows are not sorted and merged: those of the smaller side are held, those of the other pass by.
     - A pair gives up extents, not all of its pages.
 """
 

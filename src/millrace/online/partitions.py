@@ -19,7 +19,7 @@ from millrace.online.functions import Functions
 from millrace.online.pages import Pages, buckets_of
 from millrace.online.plan import Layout, make_plan
 from millrace.online.protocol import A, B, Pieces
-from millrace.online.rectangles import Chunk, join_all, make_rectangle
+from millrace.online.rectangles import Chunk, Rectangle, join_all, make_rectangle
 from millrace.online.spill import Fetch, Spill
 from millrace.online.sums import Sums
 
@@ -39,12 +39,14 @@ class Partitions:
 
     def __init__(
         self, functions: Functions, widths: tuple[int, int], rows: tuple[int, int], budget: Budget, spill: Spill,
-        layout: Layout, *, threads: int = 1,
+        layout: Layout, *, threads: int = 1, per_row: int = 0, extents: int = 0,
     ) -> None:  # fmt: skip
         """`rows`: of the inputs, known or estimated; what is planned with. Room is left for a `Pieces` of the partitions.
-        `threads`: how many may call `join` at a time, each with a `slot` of its own."""
+        `threads`: how many may call `join` at a time, each with a `slot` of its own. The rest: as for `make_plan`."""
         each = Pieces.bytes_each(functions.functions, functions.groups)
-        self.plan = plan = make_plan(functions, widths, rows, budget, layout, spill.buffer_bytes, each, threads)
+        self.plan = plan = make_plan(
+            functions, widths, rows, budget, layout, spill.buffer_bytes, each, threads, per_row, extents
+        )
         self.widths, self.count = widths, plan.partitions
         self._spill = spill
         spill.open(plan.extent_pages * plan.page_words * 8, budget)
@@ -63,6 +65,14 @@ class Partitions:
         self._ahead: dict[tuple[int, int], Fetch] = {}  # what is being read for the next join
         self.choose_victims: Victims = largest_partition
         self.before_spill: Callable[[int], None] | None = None  # told which partition is about to lose pages
+
+    @property
+    def rectangle(self) -> Rectangle:
+        """To bring rows of a partition together, for joins that do so themselves."""
+        return self._rectangles[0]
+
+    def extent_rows(self, side: int) -> int:
+        return self._extent_rows[side]
 
     @property
     def spilled(self) -> bool:

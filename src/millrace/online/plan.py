@@ -55,10 +55,11 @@ class Layout:
 
 def make_plan(
     functions: Functions, widths: tuple[int, int], rows: tuple[int, int], budget: Budget, layout: Layout,
-    buffer_bytes: Callable[[int], int], partition_bytes: int = 0, tables: int = 1,
+    buffer_bytes: Callable[[int], int], partition_bytes: int = 0, tables: int = 1, per_row: int = 0, extents: int = 0,
 ) -> Plan:  # fmt: skip
     """`rows`: of the two inputs, known or estimated. `buffer_bytes`: what the temporary file's buffers take, by extent.
-    `partition_bytes`: what the caller keeps per partition. `tables`: how many partitions are joined at a time.
+    `partition_bytes`: what the caller keeps per partition. `tables`: how many partitions are joined at a time. `per_row`: what
+    the caller keeps beside each row of a table. `extents`: how many it holds itself.
 
     Of all numbers of partitions whose tables fit, the one with the largest extents up to a good size, and of those the most. If
     the tables of none fit, partitions are joined in parts, each of which reads the partition again.
@@ -66,16 +67,18 @@ def make_plan(
     batch_rows = max(16, min(1 << 17, budget.free_bytes // 64 // (8 * max(widths))))
     free = budget.free_bytes - 3 * batch_rows * 8 * max(widths)
     smaller = max(1, min(rows))
-    in_parts = rectangle_rows(functions, widths, free // (3 * tables))
+    in_parts = rectangle_rows(functions, widths, free // (3 * tables), per_row=per_row)
     best: tuple[float, int, Plan] | None = None
     for partitions in (layout.partitions,) if layout.partitions else _CANDIDATES:
         if partitions > _MOST_PARTITIONS and best is not None and best[0] >= _LEAST_EXTENT:
             break
         whole = int(smaller / partitions * _SPARE) + 32
         for table_rows in (whole, in_parts):
+            tables_bytes = tables * (rectangle_bytes(functions, widths, table_rows) + per_row * table_rows)
             plan = _with(
-                functions, widths, free, partitions, table_rows, layout, buffer_bytes, batch_rows, partition_bytes, tables
-            )
+                widths, free - tables_bytes, partitions, table_rows, layout, buffer_bytes, batch_rows, partition_bytes,
+                tables + extents,
+            )  # fmt: skip
             if plan is not None:
                 extent = plan.extent_pages * plan.page_words * 8
                 score = min(extent, _GOOD_EXTENT) if extent >= _LEAST_EXTENT else 1e-6 * extent
@@ -95,17 +98,18 @@ def make_plan(
 
 
 def _with(
-    functions: Functions, widths: tuple[int, int], free: int, partitions: int, table_rows: int, layout: Layout,
-    buffer_bytes: Callable[[int], int], batch_rows: int, partition_bytes: int, tables: int,
+    widths: tuple[int, int], free: int, partitions: int, table_rows: int, layout: Layout,
+    buffer_bytes: Callable[[int], int], batch_rows: int, partition_bytes: int, extents: int,
 ) -> Plan | None:  # fmt: skip
+    """`free`: beside the tables. `extents` are held beside the pages."""
     buckets = 1 << int(np.ceil(np.log2(16 * partitions)))
-    left = free - tables * rectangle_bytes(functions, widths, table_rows) - buckets * 12 - partitions * (200 + partition_bytes)
+    left = free - buckets * 12 - partitions * (200 + partition_bytes)
     least_page = 8 * max(widths)
     extent = layout.extent_bytes or min(4 * _GOOD_EXTENT, left // (2 * partitions + 1))
     while extent >= least_page and table_rows >= 8:
         page = max(1, min(layout.page_bytes, extent if layout.extent_bytes else extent // 4) // least_page) * least_page
         pages = max(1, extent // page)
-        pool = (left - tables * pages * page - buffer_bytes(pages * page)) // (page + Pages.bytes_per_page)
+        pool = (left - extents * pages * page - buffer_bytes(pages * page)) // (page + Pages.bytes_per_page)
         if pool >= 2 * partitions * (pages + 1) + 2:
             return Plan(partitions, page // 8, pages, pool, table_rows, batch_rows, buckets)
         if layout.extent_bytes is not None:

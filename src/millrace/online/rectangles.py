@@ -47,12 +47,12 @@ def rectangle_bytes(functions: Functions, widths: tuple[int, int], rows: int, *,
     return PairRectangle.bytes_for(functions, widths, rows)
 
 
-def rectangle_rows(functions: Functions, widths: tuple[int, int], count: int, *, sure: bool = False) -> int:
-    """How many rows of the build side there is room for in so many bytes."""
+def rectangle_rows(functions: Functions, widths: tuple[int, int], count: int, *, sure: bool = False, per_row: int = 0) -> int:
+    """How many rows of the build side there is room for in so many bytes, with `per_row` more kept beside each."""
     low, high = 0, max(0, count) // 8
     while low < high:
         middle = (low + high + 1) // 2
-        if rectangle_bytes(functions, widths, middle, sure=sure) <= count:
+        if rectangle_bytes(functions, widths, middle, sure=sure) + per_row * middle <= count:
             low = middle
         else:
             high = middle - 1

@@ -15,8 +15,8 @@ Needs equal keys. What has met depends on the data, so its counts allow no estim
 
 Differs from the paper:
     - How likely a row is to meet is taken by bucket, from counts of all rows so far, not from a model of each stream.
-    - In stage dd the paper sorts runs and merges them progressively (PMJ). Here a bucket's spilled rows are read and brought
-      together tile by tile, which reads no more than the merge would.
+    - In stage dd the paper sorts runs and merges them progressively (PMJ). Here the spilled rows of a bucket's smaller side are
+      held, and those of the other pass by: a bucket is read once, which is no more than the merge would read.
     - Extents, not single pages, are spilled.
 """
 
@@ -61,7 +61,7 @@ class RPJ:
     def task(self, join: StreamJoin) -> tuple[int, Area] | None:  # step 3
         best: tuple[float, int, Area] | None = None
         for bucket in range(join.buckets.count):
-            met = sum(area.size for area in join.met[bucket])
+            met = join.met[bucket].size
             density = (1 + int(join.pieces.pairs[bucket].sum())) / max(1, met)  # areas may overlap: a rough guide is enough
             for area, rows in disk_tasks(join, bucket):
                 gain = density * join.unmet(bucket, area) / max(1, rows)

@@ -213,7 +213,7 @@ class RunStage:
         self._merge: MergeShrink | None = None
 
     def meet(self) -> None:
-        """Join the block's rows of A and B: one more piece, if there is room for it. The merge puts out pairs, all of them."""
+        """Join the block's rows of A and B: one more piece, if there is room for it. All pairs are put out by the merge."""
         block, pieces = self.block, self.pieces
         if self._budget.free_bytes < self._piece_bytes:
             return

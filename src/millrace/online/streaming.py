@@ -28,7 +28,7 @@ from millrace.online.partitions import Partitions
 from millrace.online.plan import Layout
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
 from millrace.online.reading import Readers
-from millrace.online.rectangles import Chunk, join_all, make_rectangle, rectangle_bytes
+from millrace.online.rectangles import Chunk, join_all
 from millrace.online.spill import Spill, count_transfers
 
 
@@ -43,9 +43,6 @@ class Area(NamedTuple):
     @property
     def size(self) -> int:
         return max(0, self.a_end - self.a) * max(0, self.b_end - self.b)
-
-    def inside(self, other: Area) -> bool:
-        return other.a <= self.a and self.a_end <= other.a_end and other.b <= self.b and self.b_end <= other.b_end
 
 
 def without(area: Area, holes: Iterable[Area]) -> list[Area]:
@@ -80,6 +77,37 @@ def without(area: Area, holes: Iterable[Area]) -> list[Area]:
     return left
 
 
+class MetAreas:
+    """What of a bucket has met: areas, which may overlap. Many, so that those in question are picked by whole arrays."""
+
+    def __init__(self) -> None:
+        self._areas: Int64Array = np.zeros((8, 4), np.int64)
+        self._count = 0
+
+    def near(self, area: Area) -> list[Area]:
+        """Those that overlap an area."""
+        areas = self._areas[: self._count]
+        found = areas[(areas[:, 0] < area.a_end) & (areas[:, 1] > area.a) & (areas[:, 2] < area.b_end) & (areas[:, 3] > area.b)]
+        return [Area(*row) for row in found.tolist()]
+
+    def add(self, area: Area) -> None:
+        """One more; those inside it are forgotten."""
+        areas = self._areas[: self._count]
+        inside = (areas[:, 0] >= area.a) & (areas[:, 1] <= area.a_end) & (areas[:, 2] >= area.b) & (areas[:, 3] <= area.b_end)
+        kept = areas[~inside]
+        if len(kept) == len(self._areas):
+            self._areas = np.concatenate((kept, np.zeros_like(kept)))
+        self._areas[: len(kept)] = kept
+        self._areas[len(kept)] = area
+        self._count = len(kept) + 1
+
+    @property
+    def size(self) -> int:
+        """Pairs of rows in the areas; some are counted twice."""
+        areas = self._areas[: self._count]
+        return int(((areas[:, 1] - areas[:, 0]) * (areas[:, 3] - areas[:, 2])).sum())
+
+
 class Policy(Protocol):
     """What the algorithms differ in."""
 
@@ -102,19 +130,23 @@ class StreamJoin:
         self._readers = Readers((a, b), self.counters)
         self._spill, self._policy = spill, policy
         self.widths = (a.width, b.width)
-        # a fifth for the rows of a bucket that meet, and the table to bring them together
-        self._tile = _tile_rows(functions, self.widths, budget.free_bytes // 5)
-        self._rectangle = make_rectangle(functions, self.widths, self._tile, budget, "tile")
-        one, other = (
-            budget.array(f"tile {'AB'[side]}", self._tile * self.widths[side], np.int64).reshape(-1, self.widths[side])
-            for side in (A, B)
+        self.buckets = Partitions(
+            functions,
+            self.widths,
+            (a.rows, b.rows),
+            budget,
+            spill,
+            layout or Layout(),
+            per_row=10 * max(self.widths),
+            extents=1,
         )
-        self._tiles: tuple[Int64Array, Int64Array] = (one, other)
-        self.buckets = Partitions(functions, self.widths, (a.rows, b.rows), budget, spill, layout or Layout())
         self.buckets.choose_victims = self._victims
-        self.pieces = Pieces("counts", self.buckets.count, functions.functions, functions.groups, budget)
-        self.met: list[list[Area]] = [[] for _ in range(self.buckets.count)]
         plan = self.buckets.plan
+        self._held: Int64Array = budget.array("rows of a bucket", plan.table_rows * max(self.widths), np.int64)
+        passing = plan.extent_pages * plan.page_words + plan.table_rows // 4 * max(self.widths)
+        self._passing: Int64Array = budget.array("rows they meet", passing, np.int64)
+        self.pieces = Pieces("counts", self.buckets.count, functions.functions, functions.groups, budget)
+        self.met = [MetAreas() for _ in range(self.buckets.count)]
         self._report_rows = max(1, plan.pool_pages * (plan.page_words // max(self.widths)) // 8)
         self._reported_at = 0
         self._left: list[int] | None = None  # buckets to end with
@@ -148,38 +180,49 @@ class StreamJoin:
 
     def unmet(self, bucket: int, area: Area) -> int:
         """Pairs of rows in an area that have not met."""
-        return sum(part.size for part in without(area, self.met[bucket]))
+        return sum(part.size for part in without(area, self.met[bucket].near(area)))
 
     def settle(self, bucket: int, area: Area) -> None:
-        """Bring together what has not met in an area, tile by tile."""
-        if not self.unmet(bucket, area):
+        """Bring together what has not met in an area: rows of the side that has fewer are held, as many as there is room for,
+        and those of the other pass by, some extents at a time."""
+        if not area.size:
             return
-        for a in range(area.a, area.a_end, self._tile):
-            for b in range(area.b, area.b_end, self._tile):
-                tile = Area(a, min(a + self._tile, area.a_end), b, min(b + self._tile, area.b_end))
-                parts = without(tile, self.met[bucket])
-                if parts:
-                    self._join(bucket, tile, parts)
-        self.met[bucket] = [met for met in self.met[bucket] if not met.inside(area)] + [area]
+        side = A if area.a_end - area.a <= area.b_end - area.b else B
+        low, end = (area.a, area.a_end) if side == A else (area.b, area.b_end)
+        for start in range(low, end, self.buckets.plan.table_rows):
+            self._settle_strip(bucket, area, side, start, min(start + self.buckets.plan.table_rows, end))
+        self.met[bucket].add(area)
 
-    def _join(self, bucket: int, tile: Area, parts: list[Area]) -> None:
-        loaded = [self._load(bucket, A, tile.a, tile.a_end), self._load(bucket, B, tile.b, tile.b_end)]
-        starts = (tile.a, tile.b)
+    def _settle_strip(self, bucket: int, area: Area, side: int, low: int, high: int) -> None:
+        held: Int64Array | None = None
+        start, end = (area.b, area.b_end) if side == A else (area.a, area.a_end)
+        each, most = self.buckets.extent_rows(1 - side), len(self._passing) // self.widths[1 - side]
+        while start < end:
+            stop = min(end, max(start // each + 1, (start + most) // each) * each)  # no extent is read twice
+            tile = Area(low, high, start, stop) if side == A else Area(start, stop, low, high)
+            parts = without(tile, self.met[bucket].near(tile))
+            if parts:
+                held = self._load(bucket, side, low, high, self._held) if held is None else held
+                met = self._load(bucket, 1 - side, start, stop, self._passing)
+                self._join(bucket, parts, (held, met) if side == A else (met, held), (tile.a, tile.b))
+            start = stop
+        self.counters.joins += held is not None
+
+    def _join(self, bucket: int, parts: list[Area], rows: tuple[Int64Array, Int64Array], starts: tuple[int, int]) -> None:
         for part in parts:
             bounds = ((part.a, part.a_end), (part.b, part.b_end))
 
             def source(side: int, bounds: tuple[tuple[int, int], ...] = bounds) -> Iterator[Chunk]:
                 low, high = bounds[side]
-                yield loaded[side][low - starts[side] : high - starts[side]], 0
+                yield rows[side][low - starts[side] : high - starts[side]], 0
 
-            sums = join_all(self._rectangle, source, (part.a_end - part.a, part.b_end - part.b))
+            sums = join_all(self.buckets.rectangle, source, (part.a_end - part.a, part.b_end - part.b))
             self.pieces.t[bucket] += sums.t
             self.pieces.pairs[bucket] += sums.pairs
             self.counters.results += int(sums.pairs.sum())
-        self.counters.joins += 1
 
-    def _load(self, bucket: int, side: int, low: int, high: int) -> Int64Array:
-        rows = self._tiles[side][: high - low]
+    def _load(self, bucket: int, side: int, low: int, high: int, out: Int64Array) -> Int64Array:
+        rows = out[: (high - low) * self.widths[side]].reshape(-1, self.widths[side])
         place = 0
         for words in self.buckets.rows_between(bucket, side, low, high):
             rows[place : place + len(words)] = words
@@ -214,13 +257,6 @@ class StreamJoin:
 
     def close(self) -> None:
         self.buckets.close()
-
-
-def _tile_rows(functions: Functions, widths: tuple[int, int], count: int) -> int:
-    rows = 16
-    while rectangle_bytes(functions, widths, 2 * rows) + 2 * rows * 8 * sum(widths) <= count:
-        rows *= 2
-    return rows
 
 
 def disk_tasks(join: StreamJoin, bucket: int) -> Iterator[tuple[Area, int]]:

@@ -10,7 +10,7 @@ The loop:
 
 Memory:
 
-    pages [ A0 A0 B0 | A1 | B2 B2 | ... ]     tiles [ rows of A | rows of B ] to bring together     table     buffers
+    pages [ A0 A0 B0 | A1 | B2 B2 | ... ]     rows of one bucket, and an extent they meet     table     buffers
 
 Needs equal keys. What has met depends on the data, so its counts allow no estimate of the whole.
 
