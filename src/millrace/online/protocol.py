@@ -183,8 +183,11 @@ class Progress:
 class OnlineJoin(Protocol):
     """Never raises for what the data are; an error of the store or an input ends the run and leaves the last pieces."""
 
-    pieces: Pieces
-    counters: Counters
+    @property
+    def pieces(self) -> Pieces: ...
+
+    @property
+    def counters(self) -> Counters: ...
 
     def step(self) -> Progress: ...
 
