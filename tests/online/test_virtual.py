@@ -66,8 +66,6 @@ def test_on_an_ssd_reading_again_hides_behind_reading_the_input() -> None:
 
 
 def test_a_run_takes_the_same_virtual_time_every_time() -> None:
-    setting = Setting(rows=20_000)
-    layout = Layout(extent_bytes=setting.of(setting.extent_bytes), page_bytes=8 * setting.row_words)
-    first, second = (simulate(PRJoin, setting, layout=layout) for _ in range(2))
+    first, second = run_of("prjoin", SMALL), run_of.__wrapped__("prjoin", SMALL)
     assert first.points == second.points
     assert np.isclose(first.seconds, second.seconds, rtol=0)

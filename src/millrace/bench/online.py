@@ -210,7 +210,8 @@ def _gamma(runs: Experiments, gamma: float) -> dict[str, Any]:
 
 def windows(run: Simulated, gamma: float = 1.0) -> list[dict[str, float]]:
     """What came while the input read grew from (a+b)(1+gamma)^j to (a+b)(1+gamma)^(j+1), j = 1, 2, ...: every partition is
-    joined once in each. The last one may be cut short by the end of the input, or by the last early join."""
+    joined once in each. The last one may be cut short by the end of the input, or by the last early join; if less than half of
+    it is left it is left out, as its first joins are those that find least."""
     assert run.memory_share is not None
     early = [point for point in run.points if point.share_read < 1]
     found, j = [], 1
@@ -218,7 +219,7 @@ def windows(run: Simulated, gamma: float = 1.0) -> list[dict[str, float]]:
         low, high = (run.memory_share * (1 + gamma) ** power for power in (j, j + 1))
         first = next(point for point in early if point.share_read >= low)
         last = [point for point in early if point.share_read <= high][-1]
-        if last.seconds > first.seconds:
+        if last.share_read >= low * (1 + gamma) ** 0.5:
             rate = (last.results - first.results) / (last.seconds - first.seconds)
             found.append({"j": j, "from": first.seconds, "to": last.seconds, "rate": rate, "share_read": last.share_read})
         j += 1

@@ -15,6 +15,7 @@ fast streams come; streams that are silent for 0.1 s have stalled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,12 +87,12 @@ def times(stream: Stream, rows: int, seed: int) -> tuple[FloatArray, FloatArray]
     return found[A], found[B]
 
 
-def run_stream(name: str, rows: int, seed: int) -> dict[str, Any]:
-    """All joins on one kind of streams."""
+def run_stream(name: str, rows: int, seed: int, joins: Sequence[str] = tuple(JOINS)) -> dict[str, Any]:
+    """Joins, PR-Join and RPJ among them, on one kind of streams."""
     stream = STREAMS[name]
     words, arriving = tables(stream, rows, seed), times(stream, rows, seed)
     end = float(max(arriving[A][-1], arriving[B][-1]))
-    runs = {join: _run(join, words, arriving, end) for join in JOINS}
+    runs = {join: _run(join, words, arriving, end) for join in joins}
     prjoin, rpj = runs["prjoin"], runs["rpj"]
     over_time = sum(prjoin["results_at"]) / max(1, sum(rpj["results_at"]))
     checks = [
