@@ -117,7 +117,7 @@ def test_over_many_seeds_reports_cover_what_they_promise(case: str) -> None:
     asked = {**FEW, "deviation": ALL["deviation"]} if case == "spilled" else ALL
     found = _measured(*_tables(), 120, asked, **CASES[case])
     for key, measured in found.items():
-        measured.check((case, key))
+        measured.check((case, key), errors=4.0 if case == "two threads" else 3.0)  # two threads: other reports every time
 
 
 def _written(table: pa.Table, path: Path, rows: int = 250) -> Path:
