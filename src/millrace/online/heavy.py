@@ -64,10 +64,11 @@ def heaviest(words: Int64Array, factors: Sequence[Factor]) -> Int64Array:
     weight = np.zeros(len(codes))
     for factor in factors:
         value = np.ones(len(words))
-        for word in factor:
-            value = value * words[:, word].copy().view(np.float64)
-        squares = np.bincount(place, value, len(codes)) ** 2
-        total = squares.sum()
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers so large tell nothing about keys
+            for word in factor:
+                value = value * words[:, word].copy().view(np.float64)
+            squares = np.bincount(place, value, len(codes)) ** 2
+            total = squares.sum()
         if np.isfinite(total) and total > 0:
             weight += squares / total / len(factors)
     if not weight.max() >= max(_HEAVY, _TIMES_MEAN * weight.mean()):
