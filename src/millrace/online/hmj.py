@@ -29,7 +29,7 @@ from millrace.online.needs import states_what_it_needs
 from millrace.online.plan import Layout
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
 from millrace.online.spill import Spill
-from millrace.online.streaming import Area, StreamJoin, disk_tasks
+from millrace.online.streaming import DD, Area, StreamJoin
 
 
 class HMJ:
@@ -54,13 +54,10 @@ class HMJ:
         return [(bucket, side) for side in (A, B) if pages[2 * bucket + side] >= least]
 
     def task(self, join: StreamJoin) -> tuple[int, Area] | None:  # step 3
-        best: tuple[float, int, Area] | None = None
-        for bucket in range(join.buckets.count):
-            area, rows = list(disk_tasks(join, bucket))[2]
-            gain = join.unmet(bucket, area) / max(1, rows)
-            if gain and (best is None or gain > best[0]):
-                best = (gain, bucket, area)
-        return None if best is None else best[1:]
+        gain, cost = join.gains()
+        worth = gain[:, DD] / np.maximum(1, cost[:, DD])
+        bucket = int(np.argmax(worth))
+        return (bucket, join.stage(bucket, DD)) if worth[bucket] else None
 
     def step(self) -> Progress:
         return self._join.step()

@@ -82,6 +82,10 @@ class Partitions:
     def spilled_rows(self, partition: int, side: int) -> int:
         return int(self._spilled[partition, side])
 
+    def spilled_by_side(self, side: int) -> Int64Array:
+        """Of each partition."""
+        return self._spilled[:, side]
+
     @property
     def share_free(self) -> float:
         return self._pages.free_pages / self._pages.count

@@ -31,7 +31,7 @@ from millrace.online.needs import states_what_it_needs
 from millrace.online.plan import Layout
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
 from millrace.online.spill import Spill
-from millrace.online.streaming import Area, StreamJoin, disk_tasks
+from millrace.online.streaming import Area, StreamJoin
 
 
 class RPJ:
@@ -59,15 +59,11 @@ class RPJ:
         return [(number // 2, number % 2)]
 
     def task(self, join: StreamJoin) -> tuple[int, Area] | None:  # step 3
-        best: tuple[float, int, Area] | None = None
-        for bucket in range(join.buckets.count):
-            met = join.met[bucket].size
-            density = (1 + int(join.pieces.pairs[bucket].sum())) / max(1, met)  # areas may overlap: a rough guide is enough
-            for area, rows in disk_tasks(join, bucket):
-                gain = density * join.unmet(bucket, area) / max(1, rows)
-                if gain and (best is None or gain > best[0]):
-                    best = (gain, bucket, area)
-        return None if best is None else best[1:]
+        gain, cost = join.gains()
+        density = (1 + join.pieces.pairs.sum(axis=1)) / np.maximum(1, join.met_pairs)  # areas may overlap: a rough guide
+        worth = density[:, None] * gain / np.maximum(1, cost)
+        bucket, stage = divmod(int(np.argmax(worth)), worth.shape[1])
+        return (bucket, join.stage(bucket, stage)) if worth[bucket, stage] else None
 
     def step(self) -> Progress:
         return self._join.step()

@@ -31,6 +31,8 @@ from millrace.online.reading import Readers
 from millrace.online.rectangles import Chunk, join_all
 from millrace.online.spill import Spill, count_transfers
 
+MD_A, MD_B, DD = 0, 1, 2  # spilled rows of A meet rows of B in memory; the other way round; spilled rows meet spilled rows
+
 
 class Area(NamedTuple):
     """Rows of A from `a` to before `a_end`, by rows of B from `b` to before `b_end`."""
@@ -150,6 +152,12 @@ class StreamJoin:
         self._report_rows = max(1, plan.pool_pages * (plan.page_words // max(self.widths)) // 8)
         self._reported_at = 0
         self._left: list[int] | None = None  # buckets to end with
+        count = self.buckets.count
+        self._seen: Int64Array = np.full((5, count), -1, np.int64)  # of each bucket, when what it could gain was worked out
+        self._settled: Int64Array = np.zeros(count, np.int64)
+        self._gain: Int64Array = np.zeros((count, 3), np.int64)
+        self._cost: Int64Array = np.zeros((count, 3), np.int64)
+        self.met_pairs: Int64Array = np.zeros(count, np.int64)
 
     def step(self) -> Progress:
         if self._readers.ended:
@@ -178,9 +186,28 @@ class StreamJoin:
         a, b = self.buckets.rows_of(bucket)
         return Area(self.buckets.spilled_rows(bucket, A), a, self.buckets.spilled_rows(bucket, B), b)
 
-    def unmet(self, bucket: int, area: Area) -> int:
-        """Pairs of rows in an area that have not met."""
-        return sum(part.size for part in without(area, self.met[bucket].near(area)))
+    def stage(self, bucket: int, stage: int) -> Area:
+        """The rows that a stage brings together."""
+        memory = self.in_memory(bucket)
+        if stage == MD_A:
+            return Area(0, memory.a, memory.b, memory.b_end)
+        return Area(memory.a, memory.a_end, 0, memory.b) if stage == MD_B else Area(0, memory.a, 0, memory.b)
+
+    def gains(self) -> tuple[Int64Array, Int64Array]:
+        """By bucket and stage: pairs of rows that have not met, and how many spilled rows are read to bring them together. Only
+        buckets that have changed are looked at again."""
+        buckets = self.buckets
+        spilled = [buckets.spilled_by_side(side) for side in (A, B)]
+        now = np.stack([buckets.rows(A), buckets.rows(B), *spilled, self._settled])
+        for bucket in np.flatnonzero((now != self._seen).any(axis=0)).tolist():
+            for stage in (MD_A, MD_B, DD):
+                area = self.stage(bucket, stage)
+                self._gain[bucket, stage] = sum(part.size for part in without(area, self.met[bucket].near(area)))
+            a, b = spilled[A][bucket], spilled[B][bucket]
+            self._cost[bucket] = a, b, a + b
+            self.met_pairs[bucket] = self.met[bucket].size
+        self._seen = now
+        return self._gain, self._cost
 
     def settle(self, bucket: int, area: Area) -> None:
         """Bring together what has not met in an area: rows of the side that has fewer are held, as many as there is room for,
@@ -192,6 +219,7 @@ class StreamJoin:
         for start in range(low, end, self.buckets.plan.table_rows):
             self._settle_strip(bucket, area, side, start, min(start + self.buckets.plan.table_rows, end))
         self.met[bucket].add(area)
+        self._settled[bucket] += 1
 
     def _settle_strip(self, bucket: int, area: Area, side: int, low: int, high: int) -> None:
         held: Int64Array | None = None
@@ -259,12 +287,4 @@ class StreamJoin:
         self.buckets.close()
 
 
-def disk_tasks(join: StreamJoin, bucket: int) -> Iterator[tuple[Area, int]]:
-    """What a bucket can bring together from its spilled rows: the area of each stage, and how many rows that reads."""
-    memory = join.in_memory(bucket)
-    yield Area(0, memory.a, memory.b, memory.b_end), memory.a  # md
-    yield Area(memory.a, memory.a_end, 0, memory.b), memory.b  # md
-    yield Area(0, memory.a, 0, memory.b), memory.a + memory.b  # dd
-
-
-__all__ = ["Area", "Policy", "StreamJoin", "disk_tasks", "without"]
+__all__ = ["DD", "MD_A", "MD_B", "Area", "Policy", "StreamJoin", "without"]

@@ -31,7 +31,7 @@ from millrace.online.needs import states_what_it_needs
 from millrace.online.plan import Layout
 from millrace.online.protocol import Counters, Input, Pieces, Progress
 from millrace.online.spill import Spill
-from millrace.online.streaming import Area, StreamJoin, disk_tasks
+from millrace.online.streaming import DD, Area, StreamJoin
 
 
 class XJoin:
@@ -56,13 +56,10 @@ class XJoin:
         return [(largest // 2, largest % 2)]
 
     def task(self, join: StreamJoin) -> tuple[int, Area] | None:  # step 3
-        best: tuple[float, int, Area] | None = None
-        for bucket in range(join.buckets.count):
-            for area, rows in list(disk_tasks(join, bucket))[:2]:
-                gain = join.unmet(bucket, area) / max(1, rows)
-                if gain and (best is None or gain > best[0]):
-                    best = (gain, bucket, area)
-        return None if best is None else best[1:]
+        gain, cost = join.gains()
+        worth = gain[:, :DD] / np.maximum(1, cost[:, :DD])
+        bucket, stage = divmod(int(np.argmax(worth)), DD)
+        return (bucket, join.stage(bucket, stage)) if worth[bucket, stage] else None
 
     def step(self) -> Progress:
         return self._join.step()
