@@ -25,12 +25,12 @@ from __future__ import annotations
 from millrace.core.budget import Budget
 from millrace.online.functions import Functions
 from millrace.online.needs import states_what_it_needs
-from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
-from millrace.online.runs import RunStage
+from millrace.online.protocol import A, B, Input, Progress
+from millrace.online.runs import RunJoin, RunStage
 from millrace.online.spill import Spill
 
 
-class DBO:
+class DBO(RunJoin):
     """`pieces`: two rectangles per pair of blocks."""
 
     @states_what_it_needs
@@ -40,19 +40,6 @@ class DBO:
         self._stage = RunStage((a, b), functions, budget, spill, extent_bytes)
         self._side = A  # whose block is being filled
         self._put_away = False  # all runs are written
-
-    @property
-    def pieces(self) -> Pieces:
-        return self._stage.pieces
-
-    @property
-    def counters(self) -> Counters:
-        return self._stage.counters
-
-    @property
-    def memory_rows(self) -> int:
-        """Of both inputs, in a block."""
-        return sum(self._stage.block_rows)
 
     def step(self) -> Progress:
         stage, side = self._stage, self._side
@@ -83,6 +70,3 @@ class DBO:
             stage.put_away(other)
         self._side = other
         return stage.progress(reported=met)
-
-    def close(self) -> None:
-        self._stage.close()

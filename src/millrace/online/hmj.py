@@ -22,45 +22,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from millrace.core.budget import Budget
 from millrace.core.step import Int64Array
-from millrace.online.functions import Functions
-from millrace.online.needs import states_what_it_needs
-from millrace.online.plan import Layout
-from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
-from millrace.online.spill import Spill
+from millrace.online.protocol import A, B
 from millrace.online.streaming import DD, Area, StreamJoin
 
 
-class HMJ:
+class HMJ(StreamJoin):
     """Counts by bucket, and in the end the exact answer."""
 
-    @states_what_it_needs
-    def __init__(
-        self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, layout: Layout | None = None
-    ) -> None:
-        self._join = StreamJoin(a, b, functions, budget, spill, self, layout=layout)
-
-    @property
-    def pieces(self) -> Pieces:
-        return self._join.pieces
-
-    @property
-    def counters(self) -> Counters:
-        return self._join.counters
-
-    def victims(self, join: StreamJoin, pages: Int64Array, least: int) -> list[tuple[int, int]]:  # step 2
+    def victims(self, pages: Int64Array, least: int) -> list[tuple[int, int]]:  # step 2
         bucket = int(np.argmax(pages[0::2] + pages[1::2]))
         return [(bucket, side) for side in (A, B) if pages[2 * bucket + side] >= least]
 
-    def task(self, join: StreamJoin) -> tuple[int, Area] | None:  # step 3
-        gain, cost = join.gains()
+    def task(self) -> tuple[int, Area] | None:  # step 3
+        gain, cost = self.gains()
         worth = gain[:, DD] / np.maximum(1, cost[:, DD])
         bucket = int(np.argmax(worth))
-        return (bucket, join.stage(bucket, DD)) if worth[bucket] else None
-
-    def step(self) -> Progress:
-        return self._join.step()
-
-    def close(self) -> None:
-        self._join.close()
+        return (bucket, self.stage(bucket, DD)) if worth[bucket] else None

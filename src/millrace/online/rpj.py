@@ -24,49 +24,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from millrace.core.budget import Budget
 from millrace.core.step import Int64Array
-from millrace.online.functions import Functions
-from millrace.online.needs import states_what_it_needs
-from millrace.online.plan import Layout
-from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
-from millrace.online.spill import Spill
+from millrace.online.protocol import A, B
 from millrace.online.streaming import Area, StreamJoin
 
 
-class RPJ:
+class RPJ(StreamJoin):
     """Counts by bucket, and in the end the exact answer."""
 
-    @states_what_it_needs
-    def __init__(
-        self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, layout: Layout | None = None
-    ) -> None:
-        self._join = StreamJoin(a, b, functions, budget, spill, self, layout=layout)
-
-    @property
-    def pieces(self) -> Pieces:
-        return self._join.pieces
-
-    @property
-    def counters(self) -> Counters:
-        return self._join.counters
-
-    def victims(self, join: StreamJoin, pages: Int64Array, least: int) -> list[tuple[int, int]]:  # step 2
+    def victims(self, pages: Int64Array, least: int) -> list[tuple[int, int]]:  # step 2
         likely = np.empty(len(pages))
-        likely[A::2], likely[B::2] = join.buckets.rows(B), join.buckets.rows(A)
+        likely[A::2], likely[B::2] = self.buckets.rows(B), self.buckets.rows(A)
         likely[pages < least] = np.inf
         number = int(np.argmin(likely))
         return [(number // 2, number % 2)]
 
-    def task(self, join: StreamJoin) -> tuple[int, Area] | None:  # step 3
-        gain, cost = join.gains()
-        density = (1 + join.pieces.pairs.sum(axis=1)) / np.maximum(1, join.met_pairs)  # areas may overlap: a rough guide
+    def task(self) -> tuple[int, Area] | None:  # step 3
+        gain, cost = self.gains()
+        density = (1 + self.pieces.pairs.sum(axis=1)) / np.maximum(1, self.met_pairs)  # areas may overlap: a rough guide
         worth = density[:, None] * gain / np.maximum(1, cost)
         bucket, stage = divmod(int(np.argmax(worth)), worth.shape[1])
-        return (bucket, join.stage(bucket, stage)) if worth[bucket, stage] else None
-
-    def step(self) -> Progress:
-        return self._join.step()
-
-    def close(self) -> None:
-        self._join.close()
+        return (bucket, self.stage(bucket, stage)) if worth[bucket, stage] else None

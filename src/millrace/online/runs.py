@@ -271,3 +271,25 @@ class RunStage:
 
     def close(self) -> None:
         self._spill.close()
+
+
+class RunJoin:
+    """What SMS and DBO have in common beside their stage."""
+
+    _stage: RunStage
+
+    @property
+    def pieces(self) -> Pieces:
+        return self._stage.pieces
+
+    @property
+    def counters(self) -> Counters:
+        return self._stage.counters
+
+    @property
+    def memory_rows(self) -> int:
+        """Of both inputs, in a block."""
+        return sum(self._stage.block_rows)
+
+    def close(self) -> None:
+        self._stage.close()

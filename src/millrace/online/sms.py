@@ -26,12 +26,12 @@ from __future__ import annotations
 from millrace.core.budget import Budget
 from millrace.online.functions import Functions
 from millrace.online.needs import states_what_it_needs
-from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
-from millrace.online.runs import RunStage
+from millrace.online.protocol import A, B, Input, Progress
+from millrace.online.runs import RunJoin, RunStage
 from millrace.online.spill import Spill
 
 
-class SMS:
+class SMS(RunJoin):
     """`pieces`: one rectangle per run; `pieces.certain` grows while the runs are merged."""
 
     @states_what_it_needs
@@ -39,19 +39,6 @@ class SMS:
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, extent_bytes: int | None = None
     ) -> None:
         self._stage = RunStage((a, b), functions, budget, spill, extent_bytes)
-
-    @property
-    def pieces(self) -> Pieces:
-        return self._stage.pieces
-
-    @property
-    def counters(self) -> Counters:
-        return self._stage.counters
-
-    @property
-    def memory_rows(self) -> int:
-        """Of both inputs, in a block."""
-        return sum(self._stage.block_rows)
 
     def step(self) -> Progress:
         stage = self._stage
@@ -67,6 +54,3 @@ class SMS:
         if not stage.block.fill(stage.readers, stage.batch_rows):  # step 1
             return stage.progress(stalled=not stage.readers.ended)
         return stage.progress()
-
-    def close(self) -> None:
-        self._stage.close()

@@ -16,14 +16,16 @@ rectangles of numbers, and a stage joins what is left of its own rectangle: each
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from millrace.core.budget import Budget
 from millrace.core.step import Int64Array
 from millrace.online.functions import Functions
+from millrace.online.needs import states_what_it_needs
 from millrace.online.partitions import Partitions
 from millrace.online.plan import Layout
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
@@ -110,27 +112,24 @@ class MetAreas:
         return int(((areas[:, 1] - areas[:, 0]) * (areas[:, 3] - areas[:, 2])).sum())
 
 
-class Policy(Protocol):
-    """What the algorithms differ in."""
-
-    def victims(self, join: StreamJoin, pages: Int64Array, least: int) -> list[tuple[int, int]]:
-        """Memory is full: which (bucket, side) each give up an extent. `pages` by 2 bucket + side; each must have `least`."""
-        ...
-
-    def task(self, join: StreamJoin) -> tuple[int, Area] | None:
-        """Both inputs have nothing now: a bucket, and the rows of it to bring together."""
-        ...
-
-
-class StreamJoin:
+class StreamJoin(ABC):
     """`pieces` are sums by bucket, of kind `counts`: what has met depends on the data, so they allow no estimate."""
 
+    @abstractmethod
+    def victims(self, pages: Int64Array, least: int) -> list[tuple[int, int]]:
+        """Memory is full: which (bucket, side) each give up an extent. `pages` by 2 bucket + side; each must have `least`."""
+
+    @abstractmethod
+    def task(self) -> tuple[int, Area] | None:
+        """Both inputs have nothing now: a bucket, and the rows of it to bring together."""
+
+    @states_what_it_needs
     def __init__(
-        self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, policy: Policy, *, layout: Layout | None
+        self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, layout: Layout | None = None
     ) -> None:
         self.counters = Counters()
         self._readers = Readers((a, b), self.counters)
-        self._spill, self._policy = spill, policy
+        self._spill = spill
         self.widths = (a.width, b.width)
         self.buckets = Partitions(
             functions,
@@ -172,7 +171,7 @@ class StreamJoin:
         return self._progress(reported=True)
 
     def _victims(self, pages: Int64Array, least: int) -> list[tuple[int, int]]:
-        chosen = self._policy.victims(self, pages, least)
+        chosen = self.victims(pages, least)
         for bucket in {bucket for bucket, _ in chosen}:
             self.settle(bucket, self.in_memory(bucket))
         return chosen
@@ -263,7 +262,7 @@ class StreamJoin:
         if self._reported_at < sum(self._readers.read):
             self._meet_in_memory()
             return self._progress(reported=True)
-        task = self._policy.task(self)
+        task = self.task()
         if task is None:
             return self._progress(stalled=True)
         self.settle(*task)
@@ -285,6 +284,3 @@ class StreamJoin:
 
     def close(self) -> None:
         self.buckets.close()
-
-
-__all__ = ["DD", "MD_A", "MD_B", "Area", "Policy", "StreamJoin", "without"]
