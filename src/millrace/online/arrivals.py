@@ -11,6 +11,7 @@ import numpy as np
 from millrace.core.devices import VirtualClock
 from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
+from millrace.online.inputs import ArrayInput
 from millrace.online.protocol import A, B, Batch, FloatArray
 
 
@@ -56,13 +57,12 @@ class ArrivingInput:
     """The records of one stream."""
 
     def __init__(self, words: Int64Array, side: int, arrivals: Arrivals) -> None:
-        self._words, self._side, self._arrivals = words, side, arrivals
+        self._records, self._side, self._arrivals = ArrayInput(words), side, arrivals
         self.rows, self.width = words.shape
-        self._position = 0
 
     @property
     def ended(self) -> bool:
-        return self._position == self.rows
+        return self._records.ended
 
     def read(self, rows: int) -> Batch:
         arrivals = self._arrivals
@@ -70,5 +70,4 @@ class ArrivingInput:
             arrivals.wait()
         count = min(rows, arrivals.here(self._side))
         arrivals.take(self._side, count)
-        start, self._position = self._position, self._position + count
-        return Batch(self._words[start : self._position], count, count * self.width * 8)
+        return self._records.read(count)

@@ -65,14 +65,10 @@ class Grace:
         return self._progress(stalled=taken is None and not self._readers.ended)
 
     def _join(self, partition: int) -> None:
-        pieces = self.pieces
-        pieces.put(partition, self._partitions.join(partition))
-        pieces.own_a[partition], pieces.own_b[partition] = pieces.total_a[partition], pieces.total_b[partition]
-        pieces.rows_a[partition], pieces.rows_b[partition] = self._readers.read
-        pieces.exact[partition] = True
+        self.pieces.finish(partition, self._partitions.join(partition), self._readers.read)
         self._partitions.forget(partition)
         self.counters.joins += 1
-        self.counters.results += int(pieces.pairs[partition].sum())
+        self.counters.results += int(self.pieces.pairs[partition].sum())
 
     def _progress(self, *, reported: bool = False, stalled: bool = False) -> Progress:
         count_transfers(self.counters, self._spill)

@@ -151,10 +151,7 @@ class HashRipple:
         partition, pieces = self._next, self.pieces
         assert partition is not None
         if partition < len(pieces):
-            pieces.put(partition, self._partitions.join(partition))
-            pieces.own_a[partition], pieces.own_b[partition] = pieces.total_a[partition], pieces.total_b[partition]
-            pieces.rows_a[partition], pieces.rows_b[partition] = self._readers.read
-            pieces.exact[partition] = True
+            pieces.finish(partition, self._partitions.join(partition), self._readers.read)
             self._partitions.forget(partition)
             self.counters.joins += 1
             self.counters.results = pieces.pairs_joined()

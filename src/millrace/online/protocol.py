@@ -12,7 +12,7 @@ joined is told in *pieces* of the rectangle of all pairs; the statistics make es
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -123,6 +123,13 @@ class Pieces:
     def put(self, piece: int, sums: Sums) -> None:
         self.t[piece], self.sx[piece], self.sy[piece], self.q[piece] = sums.t, sums.sx, sums.sy, sums.q
         self.pairs[piece] = sums.pairs
+
+    def finish(self, piece: int, sums: Sums, read: Sequence[int]) -> None:
+        """A partition has been joined whole, when `read` rows of A and B had been read."""
+        self.put(piece, sums)
+        self.own_a[piece], self.own_b[piece] = self.total_a[piece], self.total_b[piece]
+        self.rows_a[piece], self.rows_b[piece] = read
+        self.exact[piece] = True
 
     def of(self, piece: int) -> Sums:
         """The sums of one piece (views)."""
