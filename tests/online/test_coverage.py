@@ -27,9 +27,10 @@ CASES = [
 
 
 def _assert_as_promised(result: Coverage) -> None:
-    assert any(row.matches >= 200 for row in result.rows)
+    least = 200 if result.aggregate in ("SUM", "COUNT", "AVG") else 600  # squares need more matches: with 200, .966 hold
+    assert any(row.matches >= least for row in result.rows)
     for row in result.rows:
-        if row.matches >= 200:
+        if row.matches >= least:
             assert abs(row.coverage - 0.95) <= result.three_errors, row
             # ratios of totals are off by a small part of their standard deviation, bias_error x sqrt(reshuffles)
             allowed = 3 + (0.1 * math.sqrt(result.reshuffles) if result.aggregate not in ("SUM", "COUNT") else 0)
