@@ -16,12 +16,16 @@ from millrace.relations.parquet import ParquetRelation, ParquetSource, list_file
 from millrace.spark.planned import PlannedTable
 from millrace.spark.schema import arrow_schema
 
+# A file's time is that of the last tick of the system's clock, so one that came just after a batch may bear an earlier time:
+# a replay of the batch must not see it.
+TICK_NS = 10_000_000
+
 
 class ParquetTable:
     """Nothing to build: every group of stream rows is joined in one scan of the files.
 
-    A micro-batch sees the files that were there at its timestamp, so files may be added while a query runs, and a batch that
-    is replayed sees what it saw before. Files that were there when `enrich` was called must stay as they are.
+    A micro-batch sees the files that were there 10 ms before its timestamp, so files may be added while a query runs, and a
+    batch that is replayed sees what it saw before. Files that were there when `enrich` was called must stay as they are.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -63,5 +67,5 @@ def _open(
     wanted = pa.schema([field for field in schema if field.name in key or field.name in columns] or [schema.field(0)])
     names = {source.path for source in known}
     added = [source for source in list_files(path) if source.path not in names]
-    before = [source for source in added if source.here_since_ns <= timestamp_us * 1000]
+    before = [source for source in added if source.here_since_ns <= timestamp_us * 1000 - TICK_NS]
     return ParquetRelation((*known, *before), wanted, key)
