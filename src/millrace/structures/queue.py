@@ -8,7 +8,11 @@ import numpy as np
 
 from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
+from millrace.core.memoryaccess import prefetch
 from millrace.core.step import Int64Array
+
+_NEXT, _PREVIOUS = 0, 1  # what a node of the queue says
+_AHEAD = 64  # nodes asked for at once
 
 
 class Queue:
@@ -25,26 +29,25 @@ class Queue:
     fixed_bytes = 8
 
     def __init__(self, capacity: int, budget: Budget) -> None:
-        self._next = budget.array("queue next", capacity + 1, np.int32)
-        self._prev = budget.array("queue prev", capacity + 1, np.int32)
+        self._links = budget.array("queue", 2 * (capacity + 1), np.int32).reshape(capacity + 1, 2)
 
     @property
     def oldest(self) -> int | None:
         """The slot that has waited longest, or None when nothing waits."""
-        node = int(self._next[0])
+        node = int(self._links[0, _NEXT])
         return node - 1 if node else None
 
     def append(self, slots: Int64Array) -> None:
         """These slots, none of which is in the queue, come last, in the given order."""
-        _append(self._next, self._prev, slots)
+        _append(self._links, slots)
 
     def remove(self, slots: Int64Array) -> None:
         """Take out slots, each of which is in the queue, wherever they stand."""
-        _remove(self._next, self._prev, slots)
+        _remove(self._links, slots)
 
     def slots(self) -> Int64Array:
         """All slots, oldest first."""
-        return _in_order(self._next)
+        return _in_order(self._links[:, _NEXT])
 
 
 class Ring:
@@ -81,23 +84,32 @@ class Ring:
 
 
 @kernel
-def _append(following: Any, previous: Any, slots: Any) -> None:
-    last = previous[0]
+def _append(links: Any, slots: Any) -> None:
+    last = np.int64(links[0, _PREVIOUS])
     for i in range(len(slots)):
         node = slots[i] + 1
-        following[last] = node
-        previous[node] = last
-        following[node] = 0
+        links[last, _NEXT] = node
+        links[node, _PREVIOUS] = last
+        links[node, _NEXT] = 0
         last = node
-    previous[0] = last
+    links[0, _PREVIOUS] = last
 
 
 @kernel
-def _remove(following: Any, previous: Any, slots: Any) -> None:
-    for i in range(len(slots)):
-        node = slots[i] + 1
-        following[previous[node]] = following[node]
-        previous[following[node]] = previous[node]
+def _remove(links: Any, slots: Any) -> None:
+    """Many nodes are asked for at once, and then their neighbours."""
+    at = links.ctypes.data
+    for first in range(0, len(slots), _AHEAD):
+        last = min(first + _AHEAD, len(slots))
+        for i in range(first, last):
+            prefetch(at + 8 * (slots[i] + 1))
+        for i in range(first, last):
+            prefetch(at + 8 * np.int64(links[slots[i] + 1, _NEXT]))
+            prefetch(at + 8 * np.int64(links[slots[i] + 1, _PREVIOUS]))
+        for i in range(first, last):
+            after, before = links[slots[i] + 1, _NEXT], links[slots[i] + 1, _PREVIOUS]
+            links[before, _NEXT] = after
+            links[after, _PREVIOUS] = before
 
 
 @kernel
