@@ -50,13 +50,13 @@ class Probe(NamedTuple):
 
 
 class _Slots(NamedTuple):
-    """The arrays. Links are slot + 1, and 0 where there is none, so that all zero means empty."""
+    """The arrays. Links are slot + 1, and 0 where there is none."""
 
     heads: Any  # per bucket: the slot of its first code
     code: Any  # per slot, as all that follow
-    across: Any  # of the first slot of a code: the slot of the next code in the bucket
     following: Any  # the next slot with the same code
-    previous: Any  # the slot before with the same code, -1 for the first; 0: the slot is not in the table
+    before: Any
+    """The slot before with the same code; 0: the slot is not in the table; negative: the first of its code, see `_across`."""
 
 
 class HashTable:
@@ -76,7 +76,7 @@ class HashTable:
     ([0, 2], [])
     """
 
-    bytes_per_slot = 3 * 4 + 2 * 4  # links, at most two buckets
+    bytes_per_slot = 2 * 4 + 2 * 4  # links, at most two buckets
 
     def __init__(self, codes: Int64Array, budget: Budget, *, apart: int = 0) -> None:
         self.codes = codes
@@ -86,9 +86,8 @@ class HashTable:
         self._arrays = _Slots(
             budget.array("hash table buckets", buckets, np.int32),
             codes,
-            budget.array("hash table across", capacity, np.int32),
-            budget.array("hash table next", capacity, np.int32),
-            budget.array("hash table previous", capacity, np.int32),
+            budget.array("hash table following", capacity, np.int32),
+            budget.array("hash table before", capacity, np.int32),
         )
         self._room = 64  # for slots that are counted only as they are walked along: as many as there were at most
 
@@ -106,19 +105,20 @@ class HashTable:
         `found`: what a probe found, if it was all that a probe finds for each code found at all; then these are not looked for
         again.
         """
-        previous = self._arrays.previous
-        if found is not None:
-            previous[found] = 0
+        before = self._arrays.before
         _drop(firsts, self._arrays, self._scale)
-        left = firsts if found is None else firsts[previous[firsts] != 0]
+        left = firsts
+        if found is not None:
+            before[found] = 0
+            left = firsts[before[firsts] != 0]
         slots = np.empty(self._room, np.int64)
-        count = _members(left, self._arrays.following, slots)
+        count = _members(left, self._arrays, slots)
         if count > len(slots):
             self._room = count + count // 2
             slots = np.empty(self._room, np.int64)
-            _members(left, self._arrays.following, slots)
+            _members(left, self._arrays, slots)
         slots = slots[:count]
-        previous[slots] = 0
+        before[slots] = 0
         return slots if found is None else np.concatenate((found, slots))
 
     def probe(self, codes: Int64Array, cursor: Cursor, limit: int) -> Probe:
@@ -142,6 +142,12 @@ def _bucket(code: Any, scale: Any) -> Any:
 
 
 @kernel
+def _across(slot: Any, table: Any) -> Any:
+    """From the first slot of a code, the link to that of the next code in the bucket."""
+    return -1 - np.int64(table.before[slot])
+
+
+@kernel
 def _ask_for_heads(buckets: Any, count: Any, table: Any) -> None:
     """The first slot (as a link) of each bucket, in place of its number. What one of them waits for, all do at once."""
     heads_at, code_at, following_at = table.heads.ctypes.data, table.code.ctypes.data, table.following.ctypes.data
@@ -159,7 +165,7 @@ def _ask_for_heads(buckets: Any, count: Any, table: Any) -> None:
 def _with_code(code: Any, link: Any, table: Any) -> Any:
     """From `link` across the bucket to the slot of a code; 0 if it is not there."""
     while link != 0 and table.code[link - 1] != code:
-        link = np.int64(table.across[link - 1])
+        link = _across(link - 1, table)
     return link
 
 
@@ -177,25 +183,25 @@ def _add(slots: Any, table: Any, scale: Any) -> Any:
             slot = slots[i]
             code = table.code[slot]
             bucket = _bucket(code, scale)
-            owner = _with_code(code, np.int64(table.heads[bucket]), table)
+            head = np.int64(table.heads[bucket])
+            owner = _with_code(code, head, table)
             if owner == 0:
-                table.across[slot] = table.heads[bucket]
                 table.following[slot] = 0
-                table.previous[slot] = -1
+                table.before[slot] = -1 - head
                 table.heads[bucket] = slot + 1
                 is_first[i] = True
             else:
                 after = table.following[owner - 1]
                 table.following[slot] = after
-                table.previous[slot] = owner
+                table.before[slot] = owner
                 table.following[owner - 1] = slot + 1
                 if after != 0:
-                    table.previous[after - 1] = slot + 1
+                    table.before[after - 1] = slot + 1
     return is_first
 
 
 @kernel
-def _members(firsts: Any, following: Any, out: Any) -> int:
+def _members(firsts: Any, table: Any, out: Any) -> int:
     """Count the slots with the codes of some, and write down as many as `out` takes."""
     count = 0
     for i in range(len(firsts)):
@@ -204,7 +210,7 @@ def _members(firsts: Any, following: Any, out: Any) -> int:
             if count < len(out):
                 out[count] = link - 1
             count += 1
-            link = np.int64(following[link - 1])
+            link = np.int64(table.following[link - 1])
     return count
 
 
@@ -216,7 +222,7 @@ def _drop(firsts: Any, table: Any, scale: Any) -> None:
         if i % _AHEAD == 0:
             for j in range(i, min(i + _AHEAD, len(firsts))):
                 prefetch(heads_at + 4 * _bucket(table.code[firsts[j]], scale))
-        _replace(firsts[i], table.across[firsts[i]], table, scale)
+        _replace(firsts[i], _across(firsts[i], table), table, scale)
 
 
 @kernel
@@ -227,29 +233,25 @@ def _replace(slot: Any, instead: Any, table: Any, scale: Any) -> None:
     if link == slot + 1:
         table.heads[bucket] = instead
         return
-    while table.across[link - 1] != slot + 1:
-        link = np.int64(table.across[link - 1])
-    table.across[link - 1] = instead
+    while _across(link - 1, table) != slot + 1:
+        link = _across(link - 1, table)
+    table.before[link - 1] = -1 - instead
 
 
 @kernel
 def _remove(slots: Any, table: Any, scale: Any) -> None:
     for i in range(len(slots)):
         slot = slots[i]
-        before, after = table.previous[slot], table.following[slot]
+        before, after = table.before[slot], table.following[slot]
         if before == 0:
             continue
         if before > 0:
             table.following[before - 1] = after
-            if after != 0:
-                table.previous[after - 1] = before
-        elif after != 0:  # which becomes the first of the code
-            table.across[after - 1] = table.across[slot]
-            table.previous[after - 1] = -1
-            _replace(slot, after, table, scale)
         else:
-            _replace(slot, table.across[slot], table, scale)
-        table.previous[slot] = 0
+            _replace(slot, np.int64(after) if after != 0 else _across(slot, table), table, scale)
+        if after != 0:  # which becomes the first of the code if the slot was
+            table.before[after - 1] = before
+        table.before[slot] = 0
 
 
 @kernel
