@@ -352,11 +352,11 @@ def _present(run: Callable[[Console], tuple[dict[str, Any], RenderableType]], js
             raise
         console.print(f"[red]{error}[/red]")
         raise typer.Exit(2) from None
-    from millrace.bench.report import succeeded, write_json
+    from millrace.bench.report import print_whole, succeeded, write_json
 
     if json_file is not None:
         write_json(report, json_file)
-    console.print(table)
+    print_whole(table, console)
     if not succeeded(report):
         raise typer.Exit(1)
 

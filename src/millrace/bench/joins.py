@@ -4,7 +4,8 @@
 2. In each cell (rows x device x memory x exponent) every join runs by itself, from the start of the same stream: warm-up,
    full speed, a slower stream, drain (see `joinrun`). Every key is in the table once, so each tuple must come out once, with
    the row of its key; that is checked.
-3. Ratios are between joins of one cell. On the disk, cells are repeated if asked, and the run with the median rate counts.
+3. Ratios are between joins of one cell. On the disk, cells are repeated if asked, and the run with the median rate counts,
+   and the median of the profiles.
 
 On the disk, time is this machine's. On a simulated device it is by formula: the device's for reads, the default unit costs
 for work.
@@ -260,13 +261,15 @@ def _capacity(join: Any) -> int:
 
 
 def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The run with the median rate, with the rates of all; one that went wrong decides."""
+    """The run with the median rate, with the rates of all, and the median profile of kernels; one that went wrong decides."""
     for run in runs:
         if run["status"] != OK or not run["rows_right"]:
             return run
     rates = [run["tuples_per_second"] for run in runs]
+    profiled = sorted((run for run in runs if "kernels" in run), key=lambda run: float(run["kernel_ns_per_tuple"]))
+    profile = {name: profiled[len(profiled) // 2][name] for name in ("kernel_ns_per_tuple", "kernels")} if profiled else {}
     middle = sorted(range(len(runs)), key=rates.__getitem__)[len(runs) // 2]
-    return {**runs[middle], "rates": rates}
+    return {**runs[middle], **profile, "rates": rates}
 
 
 def _about_machine() -> dict[str, Any]:

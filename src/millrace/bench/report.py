@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 
 from millrace.bench.measure import Progress
 from millrace.bench.results import OK, Result
 
 _MIB = 1 << 20
+_WIDEST = 400
 
 
 @contextmanager
@@ -33,6 +35,13 @@ def live_progress(console: Console) -> Iterator[Progress]:
 def write_json(report: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def print_whole(what: RenderableType, console: Console) -> None:
+    """In a file or a narrow terminal, long lines beat figures that are cut off."""
+    wanted = Measurement.get(console, console.options.update(max_width=_WIDEST), what).maximum
+    console.width = max(console.width, wanted)
+    console.print(what)
 
 
 def enrich_table(report: dict[str, Any]) -> Table:
