@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millrace.core.budget import Budget
 from millrace.core.errors import DamagedTableError, TableError
 from millrace.relations.build import build_table
 from millrace.relations.folder import TableVersion, read_versions
@@ -151,6 +152,75 @@ def test_a_shard_without_room_is_made_local_when_there_is_some_again(table: Path
         assert _all_rows(relation).equals(ROWS)
         assert relation.take_io_counts()["remote_shards"] == (0 if closed else 1)
     assert _kept(tmp_path) == _names(relation.version)
+    relation.close()
+
+
+@pytest.fixture(scope="module")
+def frequency_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a key index on disk."""
+    folder = tmp_path_factory.mktemp("shared") / "f"
+    counts = pa.table({"id": ROWS["id"], "count": pa.array(range(6000), pa.int64())})
+    build_table(folder, ROWS, "id", page_bytes=4096, shards=2, layout="frequency", counts=counts)
+    return folder
+
+
+def _located(relation: StoredRelation) -> int:
+    """Keys that the index finds, asked as a join asks."""
+    assert relation.disk_index is not None
+    first, last = relation.disk_index.lookup(Budget("1m"), 0).locate(np.arange(7000))
+    return int((last >= first).sum())
+
+
+@pytest.mark.parametrize("mode", READ_MODES)
+def test_the_key_index_is_made_local_when_it_is_first_used(frequency_table: Path, tmp_path: Path, mode: ReadMode) -> None:
+    relation = _open(frequency_table, mode, LocalCopies(tmp_path))
+    info = relation.version.key_index
+    assert info is not None
+    assert _kept(tmp_path) == []
+    assert _located(relation) == 6000
+    assert _kept(tmp_path) == [f"{info.checksum}-keys.index"]
+    assert (tmp_path / f"{info.checksum}-keys.index").read_bytes() == next(frequency_table.rglob("keys.index")).read_bytes()
+    assert relation.take_io_counts()["copied_bytes"] == info.bytes
+    assert relation.take_io_counts()["copied_bytes"] == 0
+    again = _open(frequency_table, mode, LocalCopies(tmp_path))
+    assert (_located(again), again.take_io_counts()["copied_bytes"]) == (6000, 0)
+    again.close(), relation.close()
+
+
+@pytest.mark.parametrize("mode", READ_MODES)
+def test_a_copy_of_the_key_index_that_went_bad_is_made_again(frequency_table: Path, tmp_path: Path, mode: ReadMode) -> None:
+    first = _open(frequency_table, mode, LocalCopies(tmp_path))
+    _located(first)
+    first.close()
+    (bad,) = tmp_path.glob("*-keys.index")
+    with open(bad, "r+b") as copy:
+        copy.seek(100)
+        copy.write(b"\xff\xfe\xfd")
+    second = _open(frequency_table, mode, LocalCopies(tmp_path))
+    with pytest.raises(DamagedTableError, match=f"block 0 of {bad} is damaged.*has been removed.*check the local disk"):
+        _located(second)
+    second.close()
+    third = _open(frequency_table, mode, LocalCopies(tmp_path))
+    assert _located(third) == 6000
+    third.close()
+
+
+@pytest.mark.parametrize("mode", READ_MODES)
+def test_a_key_index_without_room_is_used_where_it_is_until_there_is(
+    frequency_table: Path, tmp_path: Path, mode: ReadMode
+) -> None:
+    other = _get(LocalCopies(tmp_path), "other")
+    assert other is not None
+    info = read_versions(frequency_table)[-1].key_index
+    assert info is not None
+    relation = _open(frequency_table, mode, LocalCopies(tmp_path, info.bytes))
+    assert _located(relation) == 6000
+    assert relation.take_io_counts()["remote_shards"] == 1
+    other.close()
+    relation.try_local_again()
+    assert _located(relation) == 6000
+    assert relation.take_io_counts()["remote_shards"] == 0
+    assert _kept(tmp_path) == [f"{info.checksum}-keys.index"]
     relation.close()
 
 

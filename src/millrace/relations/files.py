@@ -46,3 +46,9 @@ def read_into(descriptor: int, offset: int, views: Sequence[memoryview], what: s
                 count -= len(left.pop(0))
             if left and count:
                 left[0] = left[0][count:]
+
+
+def write_all(descriptor: int, data: memoryview, offset: int) -> None:
+    while len(data):
+        count = os.pwrite(descriptor, data, offset)
+        data, offset = data[count:], offset + count

@@ -11,6 +11,7 @@ those, once read, cost no read. All blocks that a batch of keys needs are read i
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import time
@@ -29,11 +30,13 @@ from millrace.core.errors import DamagedTableError, TableError
 from millrace.core.protocols import PageRuns
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations import blocks
-from millrace.relations.files import ReadMode, open_file, read_into
+from millrace.relations.files import ReadMode, open_file, read_into, write_all
 from millrace.relations.frequency import KeyEntries, read_keys
+from millrace.relations.localcopies import LocalCopies, LocalCopy
 from millrace.relations.shard import checksum
 
 BLOCK_BYTES = 4096
+_log = logging.getLogger("millrace")
 FILE, TOP_FILE = "keys.index", "keys.arrow"
 _HOT_SHARE = 4  # of the keys, one in so many is in a hot block too
 _READ_BLOCKS = 16  # read at once
@@ -181,10 +184,14 @@ class _BlockWriter:
 class StoredKeyIndex:
     """The index of one version, opened for reading. See `DiskIndex`."""
 
-    def __init__(self, folder: Path, info: KeyIndexInfo, mode: ReadMode) -> None:
+    def __init__(self, folder: Path, info: KeyIndexInfo, mode: ReadMode, local: LocalCopies | None = None) -> None:
         self.info = info
-        self.path = folder / FILE
+        self.path = self._shared_path = folder / FILE
+        self.mode = mode
         self.resident = mode == "mmap"
+        self._local = local
+        self._copy: LocalCopy | None = None
+        self.remote = False  # it is used where the table is, since there was no room for a copy
         self.firsts, self.sizes, self._checksums = _load_top(folder / TOP_FILE, info)
         self.firsts = self.firsts[: info.blocks]
         self._file = open_file(self.path, info.bytes, mode)
@@ -194,19 +201,51 @@ class StoredKeyIndex:
         self.hot_keys = info.hot_keys
         self._plain: StoredLookup | None = None
         self._counts = {"disk_reads": 0, "disk_bytes": 0, "read_seconds": 0.0}
+        self.copied_bytes = 0
         self._map: mmap.mmap | None = None
-        if self.resident and info.bytes:
-            self._map = mmap.mmap(self._file, info.bytes, prot=mmap.PROT_READ)
-            self._map.madvise(mmap.MADV_RANDOM)
-            self.address = np.frombuffer(self._map, np.uint8).ctypes.data
-            self._checked = np.zeros(info.blocks + info.hot_blocks, np.bool_)
+        self._map_file()
 
     def close(self) -> None:
         os.close(self._file)
-        self._map = self._plain = None
+        if self._copy is not None:
+            self._copy.close()
+        self._map = self._plain = self._copy = None
 
     def lookup(self, budget: Budget, hot_keys: int) -> StoredLookup:
+        if self._copy is None and not self.remote:
+            self.make_local()
         return StoredLookup(self, budget, hot_keys)
+
+    def make_local(self) -> None:
+        """Use a copy on this machine from now on, if there is room for one."""
+        if self._local is None or not self.info.bytes:
+            return
+        copy = self._local.get(f"{self.info.checksum}-{FILE}", self.info.bytes, self._copy_to)
+        if copy is None:
+            if not self.remote:
+                _log.warning("no room for a local copy of %s (%d bytes): it is read where it is", self.path, self.info.bytes)
+            self.remote = True
+            return
+        shared, self._file = self._file, open_file(copy.path, self.info.bytes, self.mode)
+        os.close(shared)
+        self._copy, self.path, self.remote = copy, copy.path, False
+        self.copied_bytes += self.info.bytes if copy.made else 0
+        self._map_file()
+
+    def _copy_to(self, target: int) -> None:
+        """Copy all blocks into an open file, each of them checked."""
+        with open(self._shared_path, "rb") as source:
+            for block in range(self.info.blocks + self.info.hot_blocks):
+                data = source.read(BLOCK_BYTES)
+                self._verify(block, memoryview(data))
+                write_all(target, memoryview(data), block * BLOCK_BYTES)
+
+    def _map_file(self) -> None:
+        if self.resident and self.info.bytes:
+            self._map = mmap.mmap(self._file, self.info.bytes, prot=mmap.PROT_READ)
+            self._map.madvise(mmap.MADV_RANDOM)
+            self.address = np.frombuffer(self._map, np.uint8).ctypes.data
+            self._checked = np.zeros(self.info.blocks + self.info.hot_blocks, np.bool_)
 
     def locate(self, codes: Int64Array) -> PageRuns:
         """Without any part of it in memory, and without a budget: what is not part of a join asks so."""
@@ -252,10 +291,10 @@ class StoredKeyIndex:
 
     def _verify(self, block: int, data: memoryview) -> None:
         if checksum(data) != int(self._checksums[block]):
-            raise DamagedTableError(
-                f"block {block} of {self.path} is damaged (its checksum does not fit); "
-                "restore the file or build the table again"
-            )
+            advice = "restore the file or build the table again"
+            if self._copy is not None:
+                advice = self._copy.discard(self._shared_path)
+            raise DamagedTableError(f"block {block} of {self.path} is damaged (its checksum does not fit); {advice}")
 
     def _note(self, reads: int, count: int, before: float) -> None:
         self._counts["disk_reads"] += reads

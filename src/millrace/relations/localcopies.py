@@ -1,14 +1,15 @@
-"""Copies of a table's shards on a disk of this machine, shared by all processes that are given the same folder.
+"""Copies of a table's files on a disk of this machine, shared by all processes that are given the same folder.
 
 cache/
   CHECKSUM-shard-00000.pages         a copy, whole and checked; whoever uses it holds a shared lock on it
+  CHECKSUM-keys.index                another
   CHECKSUM-shard-00001.pages.lock    held by the one process that copies this shard; others wait for it
   CHECKSUM-shard-00001.pages.draft   what it has copied so far; gets its name when all of it is there
   .room                              held while room is made
 
-CHECKSUM is that of the version's index, which has the checksum of every page: a name stands for the same bytes for ever. To
-make room, copies that nobody uses are removed, those used longest ago first. What a killed process left has no lock on it
-and is removed with them.
+CHECKSUM is that of the index that has the checksum of every page or block of the file: a name stands for the same bytes for
+ever. To make room, copies that nobody uses are removed, those used longest ago first. What a killed process left has no lock
+on it and is removed with them.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ class LocalCopy:
             os.utime(self._lock)  # until now it was in use
         os.close(self._lock)
 
-    def discard(self) -> None:
-        """Remove a copy whose bytes have gone bad; whoever needs it next makes another."""
+    def discard(self, original: Path) -> str:
+        """Remove a copy whose bytes have gone bad; whoever needs it next makes another. What to say of it."""
         if names(self.path, self._lock):
             self.path.unlink(missing_ok=True)
+        return f"this copy of {original} has been removed, and the next task makes another: check the local disk"
 
 
 class LocalCopies:
@@ -73,7 +75,7 @@ class LocalCopies:
                 if os.fstat(used).st_size == size:
                     os.utime(used)
                     return copy
-                copy.discard()  # somebody has cut it
+                copy.discard(path)  # somebody has cut it
                 copy.close()
                 continue
             copying = self._lock(name + _LOCK)
@@ -133,7 +135,9 @@ class LocalCopies:
     def _remove_oldest(self) -> bool:
         """Remove the copy that was used longest ago, of those that nobody uses now."""
         stamped = []
-        for path in self._folder.glob("*.pages"):
+        for path in self._folder.iterdir():
+            if path.name.endswith((_LOCK, _DRAFT, _ROOM)):
+                continue
             with suppress(FileNotFoundError):
                 stamped.append((path.stat().st_mtime_ns, path))
         for _, path in sorted(stamped):

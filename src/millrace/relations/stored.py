@@ -20,7 +20,7 @@ from millrace.core.errors import DamagedTableError, ParameterError, TableError
 from millrace.core.protocols import PageRuns
 from millrace.core.step import Int64Array
 from millrace.relations import search
-from millrace.relations.files import READ_MODES, ReadMode, open_file, read_into
+from millrace.relations.files import READ_MODES, ReadMode, open_file, read_into, write_all
 from millrace.relations.folder import TableVersion
 from millrace.relations.frames import StoredFrames
 from millrace.relations.keyindex import StoredKeyIndex
@@ -136,7 +136,7 @@ class StoredRelation:
         self._copied_bytes = 0
         self.disk_index: StoredKeyIndex | None = None
         if version.key_index is not None:
-            self.disk_index = StoredKeyIndex(self._folder, version.key_index, mode)
+            self.disk_index = StoredKeyIndex(self._folder, version.key_index, mode, local)
         self.read_seconds = 0.0
         self.bytes_read = 0
         self._ahead = 0  # pages before this one have been looked at, in place
@@ -293,8 +293,8 @@ class StoredRelation:
         return self._paths[largest]
 
     def take_io_counts(self) -> dict[str, float]:
-        """What was read since the last call: reads, bytes, seconds; bytes of shards that were made local, and how many
-        shards now in use could not be."""
+        """What was read since the last call: reads, bytes, seconds; bytes of files that were made local, and how many
+        files now in use could not be."""
         counts = {"disk_reads": self.reads, "disk_bytes": self.bytes_read, "read_seconds": self.read_seconds}
         self.reads, self.bytes_read, self.read_seconds = 0, 0, 0.0
         if self.disk_index is not None:
@@ -304,6 +304,10 @@ class StoredRelation:
             remote = sum(copy is None for copy in self._copies.values())
             counts |= {"copied_bytes": self._copied_bytes, "remote_shards": remote}
             self._copied_bytes = 0
+            if self.disk_index is not None:
+                counts["copied_bytes"] += self.disk_index.copied_bytes
+                counts["remote_shards"] += self.disk_index.remote
+                self.disk_index.copied_bytes = 0
         return counts
 
     def try_local_again(self) -> None:
@@ -312,6 +316,8 @@ class StoredRelation:
         for shard in refused:
             del self._copies[shard]
         self._make_local(refused, again=True)
+        if self.disk_index is not None and self.disk_index.remote:
+            self.disk_index.make_local()
 
     def _make_local(self, shards: Iterable[int], *, again: bool = False) -> None:
         """Use a local copy of these shards from now on. Nobody has used them before, so no address into them is lost."""
@@ -347,7 +353,7 @@ class StoredRelation:
                 for page in some:
                     at = int(self.offsets[page]) - begin
                     self._verify(page, data[at : at + int(self.page_sizes[page])])
-                _write_all(target, data, begin)
+                write_all(target, data, begin)
         finally:
             os.close(source)
 
@@ -446,9 +452,7 @@ class StoredRelation:
         advice = "restore the file or build the table again"
         copy = self._copies.get(shard)
         if copy is not None:
-            copy.discard()
-            shared = self._folder / self.version.shards[shard].file
-            advice = f"this copy of {shared} has been removed, and the next task makes another: check the local disk"
+            advice = copy.discard(self._folder / self.version.shards[shard].file)
         raise DamagedTableError(f"page {inside} of {self._paths[shard]} is damaged (its checksum does not fit); {advice}")
 
 
@@ -485,9 +489,3 @@ def _read_all(source: int, begin: int, size: int) -> bytes:
         parts.append(part)
         begin, size = begin + len(part), size - len(part)
     return b"".join(parts)
-
-
-def _write_all(target: int, data: memoryview, begin: int) -> None:
-    while len(data):
-        count = os.pwrite(target, data, begin)
-        data, begin = data[count:], begin + count
