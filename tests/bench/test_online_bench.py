@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.bench.app import bench_app
-from millrace.bench.online import EQUAL, Experiments, OnlineOptions, windows
+from millrace.bench.online import EQUAL, Experiments, OnlineOptions, _model, windows
 from millrace.bench.onlinestreams import run_stream
 from millrace.core.errors import ParameterError
 
@@ -49,6 +49,19 @@ def test_prjoin_is_near_grace_and_early_rates_are_those_of_the_model() -> None:
     for j, rate in rates.items():
         noise = 0.9 if j == 1 else 1.0  # so few rows are some hundreds in memory
         assert rate >= noise * 2 ** (j - 1) * 3 / (4 - 2 ** (1 - j))
+
+
+@pytest.mark.parametrize("name", ["grace", "hash_ripple", "prjoin"])
+def test_equations_give_times_and_transfers_on_the_papers_disks(name: str) -> None:
+    row = _model(small(), name, "prjoin-disk")
+    for what in ("seconds", "read_pages", "written_pages"):
+        assert abs(row[f"{what}_error"]) <= 0.1, row
+
+
+def test_hash_ripple_reads_what_it_spills_once_and_spills_no_more_than_grace() -> None:
+    grace, run = small().of("grace"), small().of("hash_ripple")
+    assert run.temporary_read_bytes == run.temporary_written_bytes
+    assert run.temporary_written_bytes <= 1.02 * grace.temporary_written_bytes
 
 
 def test_prjoin_has_more_results_than_rpj_while_streams_come_and_both_end_alike() -> None:

@@ -11,14 +11,16 @@ The loop:
 
 Memory:
 
-    held [ B ]   table [ keys of held B ]        pages [ A0 A0 | A1 B1 | ... ]   table of one partition   buffers
+    while reading   held [ B ]   table [ keys of held B ]      pages [ A0 A0 | A1 B1 | ... ]   buffers
+    in the end      table [ keys of one partition ]            the same                        the same
 
 Needs equal keys. No spilled row is read before the end, so transfers are those of GRACE; early results are few.
 
 Differs from the paper:
     - Rows of A are in pages of their partitions from the start; the symmetric hash join of the first phase is done in steps
       that make the table of B anew.
-    - Memory is divided between held rows and pages once, half and half.
+    - Memory is divided between held rows and pages once, half and half. What was held makes room for the table in which
+      partitions are joined, so these fit whole and nothing is read twice.
 """
 
 from __future__ import annotations
@@ -53,12 +55,14 @@ class HashRipple:
         self._spill, self._functions, self._budget, self._growth = spill, functions, budget, growth
         self.pieces = Pieces("rectangles", 1, functions.functions, functions.groups, budget, "rectangle")
         widths = (a.width, b.width)
-        half = budget.free_bytes // 2
+        before = budget.free_bytes
+        half = before // 2
         each = half / max(1, rectangle_rows(functions, widths, half, sure=True)) + 8 * b.width
         self.held_rows = max(1, min(b.rows, int(half / each * 0.95)))
         self._rectangle = make_rectangle(functions, widths, self.held_rows, budget, "held join", sure=True)
         self._held: Int64Array = budget.array("held rows of B", self.held_rows * b.width, np.int64).reshape(-1, b.width)
-        self._partitions = Partitions(functions, widths, (a.rows, b.rows), budget, spill, layout or Layout())
+        later = before - budget.free_bytes
+        self._partitions = Partitions(functions, widths, (a.rows, b.rows), budget, spill, layout or Layout(), later=later)
         self.memory_rows = self.held_rows * (a.rows + b.rows) // max(1, b.rows)  # read until then
         self._kept = self._read_b = 0  # rows of B held, and read for them
         self._old_a: Int64Array = np.zeros(self._partitions.count, np.int64)  # rows of A that have met the first `_old_b` held
@@ -139,7 +143,8 @@ class HashRipple:
         certain = self._rectangle.finish()
         self._rectangle.release()
         self._budget.release("held rows of B")
-        self._held = np.zeros((0, self._held.shape[1]), np.int64)
+        del self._rectangle, self._held  # their memory is the table's from here on
+        self._partitions.make_tables()
         f = self._functions
         self.pieces = Pieces("samples", self._partitions.count, f.functions, f.groups, self._budget)
         self.pieces.certain = certain

@@ -39,19 +39,23 @@ class Partitions:
 
     def __init__(
         self, functions: Functions, widths: tuple[int, int], rows: tuple[int, int], budget: Budget, spill: Spill,
-        layout: Layout, *, threads: int = 1, per_row: int = 0, extents: int = 0,
+        layout: Layout, *, threads: int = 1, per_row: int = 0, extents: int = 0, later: int = 0,
     ) -> None:  # fmt: skip
         """`rows`: of the inputs, known or estimated; what is planned with. Room is left for a `Pieces` of the partitions.
-        `threads`: how many may call `join` at a time, each with a `slot` of its own. The rest: as for `make_plan`."""
+        `threads`: how many may call `join` at a time, each with a `slot` of its own. The rest: as for `make_plan`; with `later`,
+        call `make_tables` before the first join."""
         each = Pieces.bytes_each(functions.functions, functions.groups)
         self.plan = plan = make_plan(
-            functions, widths, rows, budget, layout, spill.buffer_bytes, each, threads, per_row, extents
+            functions, widths, rows, budget, layout, spill.buffer_bytes, each, threads, per_row, extents, later
         )
         self.widths, self.count = widths, plan.partitions
         self._spill = spill
         spill.open(plan.extent_pages * plan.page_words * 8, budget)
         budget.reserve("input batches", 3 * plan.batch_rows * 8 * max(widths))
-        self._rectangles = [make_rectangle(functions, widths, plan.table_rows, budget, f"join {i}") for i in range(threads)]
+        self._functions, self._budget, self._threads = functions, budget, threads
+        self._rectangles: list[Rectangle] = []
+        if not later:
+            self.make_tables()
         extent_words = plan.extent_pages * plan.page_words
         self._gathered = [budget.array(f"gathered rows {i}", extent_words, np.int64) for i in range(threads)]
         self._mapping = budget.array("bucket map", plan.buckets, np.int32)
@@ -65,6 +69,13 @@ class Partitions:
         self._ahead: dict[tuple[int, int], Fetch] = {}  # what is being read for the next join
         self.choose_victims: Victims = largest_partition
         self.before_spill: Callable[[int], None] | None = None  # told which partition is about to lose pages
+
+    def make_tables(self) -> None:
+        """What partitions are joined in."""
+        for i in range(self._threads):
+            self._rectangles.append(
+                make_rectangle(self._functions, self.widths, self.plan.table_rows, self._budget, f"join {i}")
+            )
 
     @property
     def rectangle(self) -> Rectangle:

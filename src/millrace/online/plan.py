@@ -56,10 +56,12 @@ class Layout:
 def make_plan(
     functions: Functions, widths: tuple[int, int], rows: tuple[int, int], budget: Budget, layout: Layout,
     buffer_bytes: Callable[[int], int], partition_bytes: int = 0, tables: int = 1, per_row: int = 0, extents: int = 0,
+    later: int = 0,
 ) -> Plan:  # fmt: skip
     """`rows`: of the two inputs, known or estimated. `buffer_bytes`: what the temporary file's buffers take, by extent.
     `partition_bytes`: what the caller keeps per partition. `tables`: how many partitions are joined at a time. `per_row`: what
-    the caller keeps beside each row of a table. `extents`: how many it holds itself.
+    the caller keeps beside each row of a table. `extents`: how many it holds itself. `later`: bytes that are in use now and
+    will be free before tables are needed.
 
     Of all numbers of partitions whose tables fit, the one with the largest extents up to a good size, and of those the most. If
     the tables of none fit, partitions are joined in parts, each of which reads the partition again.
@@ -67,7 +69,7 @@ def make_plan(
     batch_rows = max(16, min(1 << 17, budget.free_bytes // 64 // (8 * max(widths))))
     free = budget.free_bytes - 3 * batch_rows * 8 * max(widths)
     smaller = max(1, min(rows))
-    in_parts = rectangle_rows(functions, widths, free // (3 * tables), per_row=per_row)
+    in_parts = rectangle_rows(functions, widths, max(free // 3, later) // tables, per_row=per_row)
     best: tuple[float, int, Plan] | None = None
     for partitions in (layout.partitions,) if layout.partitions else _CANDIDATES:
         if partitions > _MOST_PARTITIONS and best is not None and best[0] >= _LEAST_EXTENT:
@@ -76,7 +78,7 @@ def make_plan(
         for table_rows in (whole, in_parts):
             tables_bytes = tables * (rectangle_bytes(functions, widths, table_rows) + per_row * table_rows)
             plan = _with(
-                widths, free - tables_bytes, partitions, table_rows, layout, buffer_bytes, batch_rows, partition_bytes,
+                widths, free - max(0, tables_bytes - later), partitions, table_rows, layout, buffer_bytes, batch_rows, partition_bytes,
                 tables + extents,
             )  # fmt: skip
             if plan is not None:
