@@ -13,7 +13,7 @@ from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
 from millrace.online.functions import Functions, Pairs, Products
 from millrace.online.moments import Monomials
-from millrace.online.rectangles import Chunk, join_all, make_rectangle
+from millrace.online.rectangles import Chunk, join_all, join_parts, make_rectangle
 from millrace.online.sums import Sums, sums_of_matches
 
 THREE = Products(left=((), (1,), ()), right=((), (1,), (1, 1)))  # 1, u v, v^2
@@ -51,6 +51,24 @@ def test_sums_are_those_of_all_matches(functions: Functions, build: int, room: i
     a, b = (records(random.integers(-90, 90, rows), random.integers(-9, 9, rows)) for rows in (600, 500))
     rectangle = make_rectangle(functions, (2, 2), room, Budget("16m"))
     assert_same(join_all(rectangle, chunked(a, b), (600, 500), build), by_hand(a, b))
+
+
+@pytest.mark.parametrize(
+    "functions", [THREE, Products(((),), ((1,),)), Pairs(three_of_pairs, 3)], ids=["three", "one", "pairs"]
+)
+@pytest.mark.parametrize("room", [1000, 40])
+def test_parts_of_rows_at_hand_are_joined_one_by_one(functions: Functions, room: int) -> None:
+    random = np.random.default_rng(7)
+    a, b = (records(random.integers(-90, 90, rows), random.integers(-9, 9, rows)) for rows in (300, 200))
+    parts = np.array([[0, 10, 0, 200], [10, 300, 0, 30], [30, 31, 30, 30], [50, 300, 60, 200]])
+    rectangle = make_rectangle(functions, (2, 2), room, Budget("16m"))
+    found = join_parts(rectangle, (a, b), parts)
+    wholes = [
+        join_all(rectangle, chunked(a[low:end], b[bottom:top]), (end - low, top - bottom)) for low, end, bottom, top in parts
+    ]
+    expected = wholes[0] + wholes[1] + wholes[2] + wholes[3]
+    assert expected.pairs[0] > 100
+    assert_same(found, expected)
 
 
 @pytest.mark.parametrize("functions", [THREE, Pairs(three_of_pairs, 3)], ids=["moments", "pairs"])

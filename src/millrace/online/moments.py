@@ -132,6 +132,22 @@ class MomentRectangle:
             raise ParameterError(f"a row has a group outside 0 to {groups - 1}; declare as many groups as there are")
         return bool(result)
 
+    def join_parts(self, rows: tuple[Int64Array, Int64Array], parts: Int64Array) -> Sums | None:
+        """The sums over several rectangles of rows at hand, one after the other: (first row of A, end, first row of B, end).
+        None: there are groups, or one of them has more keys than there is room for."""
+        if self._grouped:
+            return None
+        f = self._functions
+        sums = Sums.zeros(f.groups, f.functions)
+        left, right = self._sides
+        a, b = rows
+        fits = _join_parts(
+            a, b, a.view(np.float64), b.view(np.float64), parts, self._table, self._entries.view(np.float64), self._state,
+            left.parents, left.words, right.parents, right.words,
+            left.first, left.second, right.first, right.second, sums.t, sums.sx, sums.sy, sums.q, sums.pairs,
+        )  # fmt: skip
+        return sums if fits else None
+
     def _room(self) -> int:
         return int(self._capacity / _SLOTS_PER_KEY)
 
@@ -277,7 +293,12 @@ def _finish_plain(
     functions = len(first_a)
     if functions == 1:
         places = (first_a[0], b + first_b[0], second_a[0, 0], b + second_b[0, 0])
-        t[0, 0], sx[0, 0, 0], sy[0, 0, 0], q[0, 0, 0], pairs[0] = _finish_one(entries, keys, b, *places)
+        one_t, one_sx, one_sy, one_q, one_pairs = _finish_one(entries, keys, b, *places)
+        t[0, 0] += one_t
+        sx[0, 0, 0] += one_sx
+        sy[0, 0, 0] += one_sy
+        q[0, 0, 0] += one_q
+        pairs[0] += one_pairs
         return
     for key in range(1, keys + 1):
         if entries[key, 0] == 0.0 or entries[key, b] == 0.0:
@@ -309,6 +330,38 @@ def _finish_one(entries: Any, keys: Any, b: Any, at_u: Any, at_v: Any, at_uu: An
         sy += vv * (u * u)
         q += uu * vv
     return t, sx, sy, q, pairs
+
+
+@kernel
+def _join_parts(
+    words_a: Any, words_b: Any, values_a: Any, values_b: Any, parts: Any, table: Any, entries: Any, state: Any,
+    parents_a: Any, factors_a: Any, parents_b: Any, factors_b: Any,
+    first_a: Any, second_a: Any, first_b: Any, second_b: Any, t: Any, sx: Any, sy: Any, q: Any, pairs: Any,
+) -> Any:  # fmt: skip
+    b = len(parents_a)
+    for number in range(len(parts)):
+        low_a, end_a, low_b, end_b = parts[number]
+        rows = min(end_a - low_a, end_b - low_b)
+        capacity = min(len(table) - 1, int(rows * _SLOTS_PER_KEY) + 16)
+        room = int(capacity / _SLOTS_PER_KEY)
+        table[:capacity] = 0
+        state[:] = 0
+        for turn in range(2):
+            building = turn == 0
+            if building == (end_a - low_a <= end_b - low_b):
+                fits = _add_plain(
+                    words_a[low_a:end_a], values_a[low_a:end_a], table, entries, 0, room,
+                    capacity, parents_a, factors_a, building, 0, 1, state,
+                )  # fmt: skip
+            else:
+                fits = _add_plain(
+                    words_b[low_b:end_b], values_b[low_b:end_b], table, entries, b, room,
+                    capacity, parents_b, factors_b, building, 0, 1, state,
+                )  # fmt: skip
+            if not fits:
+                return False
+        _finish_plain(entries, state[0], b, first_a, second_a, first_b, second_b, t, sx, sy, q, pairs)
+    return True
 
 
 @kernel

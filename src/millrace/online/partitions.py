@@ -42,8 +42,8 @@ class Partitions:
         layout: Layout, *, threads: int = 1, per_row: int = 0, extents: int = 0, later: int = 0,
     ) -> None:  # fmt: skip
         """`rows`: of the inputs, known or estimated; what is planned with. Room is left for a `Pieces` of the partitions.
-        `threads`: how many may call `join` at a time, each with a `slot` of its own. The rest: as for `make_plan`; with `later`,
-        call `make_tables` before the first join."""
+        `threads`: how many may call `join` at a time, each with a `slot` of its own. The rest: as for `make_plan`; with
+        `later`, call `make_tables` before the first join."""
         each = Pieces.bytes_each(functions.functions, functions.groups)
         self.plan = plan = make_plan(
             functions, widths, rows, budget, layout, spill.buffer_bytes, each, threads, per_row, extents, later

@@ -78,8 +78,8 @@ def make_plan(
         for table_rows in (whole, in_parts):
             tables_bytes = tables * (rectangle_bytes(functions, widths, table_rows) + per_row * table_rows)
             plan = _with(
-                widths, free - max(0, tables_bytes - later), partitions, table_rows, layout, buffer_bytes, batch_rows, partition_bytes,
-                tables + extents,
+                widths, free - max(0, tables_bytes - later), partitions, table_rows, layout, buffer_bytes, batch_rows,
+                partition_bytes, tables + extents,
             )  # fmt: skip
             if plan is not None:
                 extent = plan.extent_pages * plan.page_words * 8

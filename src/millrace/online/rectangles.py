@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -91,6 +92,25 @@ def join_all(rectangle: Rectangle, source: Source, rows: tuple[int, int], build:
         total = sums if total is None else total + sums
     assert total is not None
     return total
+
+
+def join_parts(rectangle: Rectangle, rows: tuple[Int64Array, Int64Array], parts: Int64Array) -> Sums:
+    """Sums over several rectangles, one or more, of rows of A and B at hand: (first row of A, end, first row of B, end)."""
+    if isinstance(rectangle, MomentRectangle):
+        at_once = rectangle.join_parts(rows, parts)
+        if at_once is not None:
+            return at_once
+    total: Sums | None = None
+    for bounds in parts.reshape(-1, 2, 2).tolist():
+        (a, _), (b, _) = chosen = [(rows[side][low:end], 0) for side, (low, end) in enumerate(bounds)]
+        sums = join_all(rectangle, partial(_one_chunk, chosen), (len(a), len(b)))
+        total = sums if total is None else total + sums
+    assert total is not None
+    return total
+
+
+def _one_chunk(chosen: list[Chunk], side: int) -> Iterable[Chunk]:
+    return chosen[side : side + 1]
 
 
 def _built(rectangle: Rectangle, source: Source, build: int) -> bool:

@@ -17,12 +17,12 @@ rectangles of numbers, and a stage joins what is left of its own rectangle: each
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from millrace.core.budget import Budget
+from millrace.core.compiled import kernel
 from millrace.core.step import Int64Array
 from millrace.online.functions import Functions
 from millrace.online.needs import states_what_it_needs
@@ -30,7 +30,7 @@ from millrace.online.partitions import Partitions
 from millrace.online.plan import Layout
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
 from millrace.online.reading import Readers
-from millrace.online.rectangles import Chunk, join_all
+from millrace.online.rectangles import join_parts
 from millrace.online.spill import Spill, count_transfers
 
 MD_A, MD_B, DD = 0, 1, 2  # spilled rows of A meet rows of B in memory; the other way round; spilled rows meet spilled rows
@@ -49,50 +49,26 @@ class Area(NamedTuple):
         return max(0, self.a_end - self.a) * max(0, self.b_end - self.b)
 
 
-def without(area: Area, holes: Iterable[Area]) -> list[Area]:
-    """What is left of an area, as areas that do not overlap.
+def without(area: Area, holes: Int64Array) -> Int64Array:
+    """What is left of an area, as areas that do not overlap; all are rows of (a, a_end, b, b_end).
 
-    >>> without(Area(0, 4, 0, 4), [Area(1, 2, 1, 9)])
-    [Area(a=0, a_end=1, b=0, b_end=4), Area(a=2, a_end=4, b=0, b_end=4), Area(a=1, a_end=2, b=0, b_end=1)]
+    >>> without(Area(0, 4, 0, 4), np.array([[1, 2, 1, 9]])).tolist()
+    [[0, 1, 0, 4], [2, 4, 0, 4], [1, 2, 0, 1]]
     """
-    if not area.size:
-        return []
-    left = [area]
-    for hole in holes:
-        if hole.a >= area.a_end or hole.a_end <= area.a or hole.b >= area.b_end or hole.b_end <= area.b:
-            continue
-        cut: list[Area] = []
-        for part in left:
-            a, a_end, b, b_end = part
-            low, high = max(a, hole.a), min(a_end, hole.a_end)
-            bottom, top = max(b, hole.b), min(b_end, hole.b_end)
-            if low >= high or bottom >= top:
-                cut.append(part)
-                continue
-            if a < low:
-                cut.append(Area(a, low, b, b_end))
-            if high < a_end:
-                cut.append(Area(high, a_end, b, b_end))
-            if b < bottom:
-                cut.append(Area(low, high, b, bottom))
-            if top < b_end:
-                cut.append(Area(low, high, top, b_end))
-        left = cut
-    return left
+    parts: Int64Array = _without(*area, holes) if area.size else holes[:0]
+    return parts
 
 
 class MetAreas:
-    """What of a bucket has met: areas, which may overlap. Many, so that those in question are picked by whole arrays."""
+    """What of a bucket has met: areas, which may overlap."""
 
     def __init__(self) -> None:
         self._areas: Int64Array = np.zeros((8, 4), np.int64)
         self._count = 0
 
-    def near(self, area: Area) -> list[Area]:
-        """Those that overlap an area."""
-        areas = self._areas[: self._count]
-        found = areas[(areas[:, 0] < area.a_end) & (areas[:, 1] > area.a) & (areas[:, 2] < area.b_end) & (areas[:, 3] > area.b)]
-        return [Area(*row) for row in found.tolist()]
+    def missing(self, area: Area) -> Int64Array:
+        """What of an area has not met, as areas that do not overlap."""
+        return without(area, self._areas[: self._count])
 
     def add(self, area: Area) -> None:
         """One more; those inside it are forgotten."""
@@ -200,8 +176,8 @@ class StreamJoin(ABC):
         now = np.stack([buckets.rows(A), buckets.rows(B), *spilled, self._settled])
         for bucket in np.flatnonzero((now != self._seen).any(axis=0)).tolist():
             for stage in (MD_A, MD_B, DD):
-                area = self.stage(bucket, stage)
-                self._gain[bucket, stage] = sum(part.size for part in without(area, self.met[bucket].near(area)))
+                parts = self.met[bucket].missing(self.stage(bucket, stage))
+                self._gain[bucket, stage] = ((parts[:, 1] - parts[:, 0]) * (parts[:, 3] - parts[:, 2])).sum()
             a, b = spilled[A][bucket], spilled[B][bucket]
             self._cost[bucket] = a, b, a + b
             self.met_pairs[bucket] = self.met[bucket].size
@@ -227,26 +203,20 @@ class StreamJoin(ABC):
         while start < end:
             stop = min(end, max(start // each + 1, (start + most) // each) * each)  # no extent is read twice
             tile = Area(low, high, start, stop) if side == A else Area(start, stop, low, high)
-            parts = without(tile, self.met[bucket].near(tile))
-            if parts:
+            parts = self.met[bucket].missing(tile)
+            if len(parts):
                 held = self._load(bucket, side, low, high, self._held) if held is None else held
                 met = self._load(bucket, 1 - side, start, stop, self._passing)
                 self._join(bucket, parts, (held, met) if side == A else (met, held), (tile.a, tile.b))
             start = stop
         self.counters.joins += held is not None
 
-    def _join(self, bucket: int, parts: list[Area], rows: tuple[Int64Array, Int64Array], starts: tuple[int, int]) -> None:
-        for part in parts:
-            bounds = ((part.a, part.a_end), (part.b, part.b_end))
-
-            def source(side: int, bounds: tuple[tuple[int, int], ...] = bounds) -> Iterator[Chunk]:
-                low, high = bounds[side]
-                yield rows[side][low - starts[side] : high - starts[side]], 0
-
-            sums = join_all(self.buckets.rectangle, source, (part.a_end - part.a, part.b_end - part.b))
-            self.pieces.t[bucket] += sums.t
-            self.pieces.pairs[bucket] += sums.pairs
-            self.counters.results += int(sums.pairs.sum())
+    def _join(self, bucket: int, parts: Int64Array, rows: tuple[Int64Array, Int64Array], starts: tuple[int, int]) -> None:
+        a, b = starts
+        sums = join_parts(self.buckets.rectangle, rows, parts - np.array([a, a, b, b]))
+        self.pieces.t[bucket] += sums.t
+        self.pieces.pairs[bucket] += sums.pairs
+        self.counters.results += int(sums.pairs.sum())
 
     def _load(self, bucket: int, side: int, low: int, high: int, out: Int64Array) -> Int64Array:
         rows = out[: (high - low) * self.widths[side]].reshape(-1, self.widths[side])
@@ -284,3 +254,39 @@ class StreamJoin(ABC):
 
     def close(self) -> None:
         self.buckets.close()
+
+
+@kernel
+def _without(a: Any, a_end: Any, b: Any, b_end: Any, holes: Any) -> Any:
+    """Hole by hole: each part that it overlaps is replaced by what lies left of it, right, below and above."""
+    parts, cut = np.empty((8, 4), np.int64), np.empty((8, 4), np.int64)
+    parts[0] = a, a_end, b, b_end
+    count = 1
+    for number in range(len(holes)):
+        left, right, bottom, top = holes[number]
+        if left >= a_end or right <= a or bottom >= b_end or top <= b or left >= right or bottom >= top:
+            continue
+        if len(cut) < 4 * count:
+            cut = np.empty((8 * count, 4), np.int64)
+        made = 0
+        for i in range(count):
+            x, x_end, y, y_end = parts[i]
+            low, high, under, over = max(x, left), min(x_end, right), max(y, bottom), min(y_end, top)
+            if low >= high or under >= over:
+                cut[made] = x, x_end, y, y_end
+                made += 1
+                continue
+            if x < low:
+                cut[made] = x, low, y, y_end
+                made += 1
+            if high < x_end:
+                cut[made] = high, x_end, y, y_end
+                made += 1
+            if y < under:
+                cut[made] = low, high, y, under
+                made += 1
+            if over < y_end:
+                cut[made] = low, high, over, y_end
+                made += 1
+        parts, cut, count = cut, parts, made
+    return parts[:count].copy()
