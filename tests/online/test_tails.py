@@ -9,7 +9,7 @@ from millrace.core.errors import ParameterError
 from millrace.online.estimators import Totals, rectangle
 from millrace.online.populations import foreign_key, many_to_many
 from millrace.online.sums import KeyMoments, Sums, sums_of_keys
-from millrace.online.tails import ROWS_PER_BIN, by_partition, heavy_key_note, largest_row, widened
+from millrace.online.tails import ROWS_PER_BIN, Rest, by_partition, heavy_key_note, largest_row, widened
 
 
 def _part(side: KeyMoments, at: np.ndarray | slice) -> KeyMoments:
@@ -138,6 +138,33 @@ def test_a_heavy_key_without_a_partner_is_told_of() -> None:
     assert note is not None
     assert "frequent" in note
     assert heavy_key_note(narrow, narrow) is None
+
+
+def test_other_keys_fill_a_bin_that_lacks_rows() -> None:
+    left = KeyMoments.of([0, 1], [1.0, 1.0], 4)
+    right = KeyMoments.of([0, 0, 2, 2, 2], np.ones(5), 4)
+    narrow = sums_of_keys(left, right)
+    rest = Rest(np.array([0.4]), np.array([[[2.0]]]))  # rows of A for a key, and what one brings
+    wide = widened(narrow, left, right, rest_a=rest)
+    missing = ROWS_PER_BIN - 1  # one of B's two keys has a row in A
+    assert float(wide.sx[0, 0, 0]) == pytest.approx((1 + missing * 2.0) / (2 + missing / 0.4) * (4 + 9))
+    assert float(wide.sy[0, 0, 0]) == float(widened(narrow, left, right).sy[0, 0, 0])
+
+
+@pytest.mark.parametrize("unknown", [(0.0, 1.0), (np.nan, 1.0), (np.inf, 1.0), (1.0, np.nan)])
+def test_of_other_keys_that_are_not_known_nothing_is_taken(unknown: tuple[float, float]) -> None:
+    left, right = KeyMoments.of([0, 1], [1.0, 1.0], 4), KeyMoments.of([0, 0, 2, 2, 2], np.ones(5), 4)
+    narrow = sums_of_keys(left, right)
+    rest = Rest(np.array([unknown[0]]), np.array([[[unknown[1]]]]))
+    np.testing.assert_array_equal(widened(narrow, left, right, rest_a=rest).sx, widened(narrow, left, right).sx)
+
+
+def test_full_bins_need_no_other_keys() -> None:
+    keys = np.repeat(np.arange(6), 2 * ROWS_PER_BIN)
+    side = KeyMoments.of(keys, np.ones(len(keys)), 6)
+    narrow = sums_of_keys(side, side)
+    rest = Rest(np.array([1.0]), np.array([[[100.0]]]))
+    np.testing.assert_allclose(widened(narrow, side, side, rest_a=rest, rest_b=rest).sx, narrow.sx)
 
 
 def test_no_variance_gives_no_note() -> None:

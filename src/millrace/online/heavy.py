@@ -5,6 +5,8 @@
     join   --> when a partition has been joined, its keys' moments are those that its sums hold
     report --> `widened` (`tails.py`) of all groups and partitions; what the largest row brings
 
+    other keys --> their rows in sum, all of them as one: they fill bins in which rows are missing (`tails.Rest`)
+
 The fast path only: other functions have no moments. Of large tables a sample shows the heavy keys, and rows whose values are
 much larger than any in the sample stay unknown.
 """
@@ -27,7 +29,7 @@ from millrace.online.moments import Monomials, hashed
 from millrace.online.protocol import A, B, Batch, Input
 from millrace.online.sides import Side
 from millrace.online.sums import FloatArray, KeyMoments, Sums
-from millrace.online.tails import widened
+from millrace.online.tails import Rest, widened
 
 MOST_KEYS = 512  # of each side
 _LEAST_KEYS = 16
@@ -77,7 +79,8 @@ def heaviest(words: Int64Array, factors: Sequence[Factor]) -> Int64Array:
 
 
 class HeavyKeys:
-    """Moments by key and group of a side: `now` as read, `met` as joined."""
+    """Moments by key and group of a side: `now` as read, `met` as joined. The last is of all other keys together, as read when
+    a partition was last joined."""
 
     def __init__(self, codes: Int64Array, functions: Products, budget: Budget) -> None:
         self.codes = np.ascontiguousarray(codes[: most_keys(functions, budget.memory_bytes)])
@@ -86,7 +89,7 @@ class HeavyKeys:
         self._sides = (Monomials(functions.left), Monomials(functions.right))
         self._groups = (functions.groups_a, functions.groups_b)
         self._words = (functions.group_a, functions.group_b)
-        shapes = [(count, groups, len(side)) for groups, side in zip(self._groups, self._sides, strict=True)]
+        shapes = [(count + 1, groups, len(side)) for groups, side in zip(self._groups, self._sides, strict=True)]
         self.now, self.met = (
             tuple(budget.array(f"heavy keys {what} {i}", int(np.prod(shape)), np.float64).reshape(shape)
                   for i, shape in enumerate(shapes))
@@ -119,7 +122,7 @@ class HeavyKeys:
         new = (at != self._joined_at).any(axis=1)
         if new.any():
             self._partition = partition_of(self.codes)
-            theirs = new[self._partition]
+            theirs = np.append(new[self._partition], True)
             for now, met in zip(self.now, self.met, strict=True):
                 met[theirs] = now[theirs]
             self._joined_at = at
@@ -130,6 +133,13 @@ class HeavyKeys:
         cells = np.swapaxes(self.met[side][:keys, groups], 0, 1).reshape(-1, len(monomials))
         return KeyMoments(cells[:, 0].astype(np.int64), cells[:, monomials.first], cells[:, monomials.second])
 
+    def _rest(self, side: int, groups: Int64Array, keys: int) -> tuple[FloatArray, FloatArray]:
+        """Of the keys after the first ones and all others: rows, and the mean second moment of one, by group."""
+        monomials = self._sides[side]
+        cells = self.met[side][keys:, groups].sum(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return cells[:, 0], cells[:, monomials.second] / cells[:, 0, None, None]
+
     def widened(self, sums: Sums, groups: Int64Array, share_a: FloatArray, share_b: FloatArray) -> tuple[Sums, FloatArray]:
         """The sums of partitions (P, G, K) with SX~ and SY~, and the largest X^2 or Y^2 of a row as it counts in V^, (G, K, K).
 
@@ -139,12 +149,22 @@ class HeavyKeys:
         keys = min(len(self.codes), self._most_cells // max(1, count))  # the heaviest come first
         if keys < _LEAST_KEYS or not count:
             return sums, np.full(sums.sx.shape[1:], np.nan)
-        left, right = self._moments(A, groups // self._groups[B], keys), self._moments(B, groups % self._groups[B], keys)
+        group_a, group_b = groups // self._groups[B], groups % self._groups[B]
+        left, right = self._moments(A, group_a, keys), self._moments(B, group_b, keys)
         pool = np.repeat(np.arange(count), keys)
         of = np.tile(self._partition[:keys], count)
         p, r = share_a[of], share_b[of]
         flat = Sums(*(np.swapaxes(array, 0, 1).reshape(count * parts, *array.shape[2:]) for array in _arrays(sums)))
-        wide = widened(flat, left, right, pool * parts + of, pool=pool, share_a=p, share_b=r)
+        # pairs of other keys, as they would be in the end, for each of their rows on the other side: rows for a key
+        with np.errstate(divide="ignore", invalid="ignore"):
+            theirs = flat.pairs - np.bincount(pool * parts + of, left.rows * right.rows, count * parts)
+            pairs = (np.maximum(theirs, 0).reshape(count, parts) / (share_a * share_b)).sum(axis=1)
+            (rows_a, second_a), (rows_b, second_b) = self._rest(A, group_a, keys), self._rest(B, group_b, keys)
+            rest_a = Rest(pairs / (rows_b / share_b.max()), second_a)
+            rest_b = Rest(pairs / (rows_a / share_a.max()), second_b)
+        wide = widened(
+            flat, left, right, pool * parts + of, pool=pool, share_a=p, share_b=r, rest_a=rest_a, rest_b=rest_b
+        )  # fmt: skip
         back = [np.swapaxes(array.reshape(count, parts, *array.shape[1:]), 0, 1) for array in _arrays(wide)]
         return replace(sums, sx=back[1], sy=back[2]), _largest(left, right, p, r, keys)
 
@@ -235,13 +255,11 @@ def _add(words: Any, values: Any, group_word: Any, codes: Any, table: Any, paren
     for i in range(len(words)):
         code = words[i, 0]
         slot = np.int64(hashed(code)) & mask
-        while table[slot] >= 0:
-            key = table[slot]
-            if codes[key] == code:
-                group = words[i, group_word] if group_word >= 0 else 0
-                cells[key, group, 0] += 1.0
-                for d in range(1, sums):
-                    product[d] = product[parents[d]] * values[i, factors[d]]
-                    cells[key, group, d] += product[d]
-                break
+        while table[slot] >= 0 and codes[table[slot]] != code:
             slot = (slot + 1) & mask
+        key = table[slot] if table[slot] >= 0 else len(codes)  # all other keys together
+        group = words[i, group_word] if group_word >= 0 else 0
+        cells[key, group, 0] += 1.0
+        for d in range(1, sums):
+            product[d] = product[parents[d]] * values[i, factors[d]]
+            cells[key, group, d] += product[d]

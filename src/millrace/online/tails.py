@@ -15,9 +15,13 @@ that it has none; `heavy_key_note` says so. Reading the rows of A with the heavi
 partition of their own with p = 1 in `estimators.staggered`.
 
 A join need not keep all keys for this: `widened` also takes the moments of the heaviest ones only, as the first rows show them.
+Early these may have too few rows of A to fill a bin, none at all perhaps, and V^ would be a coin toss again. Then the other
+keys, which are lighter, fill it up: `Rest` says how many rows of A they have for a key on average, and what a row brings.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +34,15 @@ ROWS_PER_BIN = 5
 MUCH_WIDER = 4.0  # times the variance: intervals of twice the width
 
 
+@dataclass(frozen=True)
+class Rest:
+    """Rows of a side whose keys' moments are not given, by pool: how many there would be for a key of the other side once all
+    are read, (pools,), and the mean second moment of one, (pools, K, K). What is not finite or 0 is not known."""
+
+    rows: FloatArray
+    second: FloatArray
+
+
 def widened(
     sums: Sums,
     left: KeyMoments,
@@ -39,21 +52,24 @@ def widened(
     pool: Int64Array | None = None,
     share_a: FloatArray | None = None,
     share_b: FloatArray | None = None,
+    rest_a: Rest | None = None,
+    rest_b: Rest | None = None,
 ) -> Sums:
     """The sums with SX~ and SY~ for the keys whose moments are given, all keys or the heaviest, matched or not.
 
     `group`: of each cell, as for `sums_of_keys`; with groups by a column of A, the keys of B are in a cell of every group, and
     the other way round. Hash partitions are such groups, too. `pool`: cells whose bins are formed together, if not all of
     them: the groups of GROUP BY. `share_a`, `share_b`: what share of the rows had been read, where that differs between cells;
-    for `estimators.finishing`, the share of each partition's own rows, as its formula counts them.
+    for `estimators.finishing`, the share of each partition's own rows, as its formula counts them. `rest_a`, `rest_b`: of the
+    keys that are not given.
     """
     groups = sums.groups
     at = _numbers(group, len(left.rows))
     of = _numbers(pool, len(left.rows))
     p, r = _given(share_a, len(at)), _given(share_b, len(at))
     narrow = sums_of_keys(left, right, at, groups)
-    sx = _smoothed(left, right, p, r, of, at, groups)
-    sy = _smoothed(right, left, r, p, of, at, groups)
+    sx = _smoothed(left, right, p, r, of, at, groups, rest_a)
+    sy = _smoothed(right, left, r, p, of, at, groups, rest_b)
     return Sums(sums.t, sums.sx + (sx - narrow.sx), sums.sy + (sy - narrow.sy), sums.q, sums.pairs)
 
 
@@ -65,6 +81,7 @@ def _smoothed(
     pool: Int64Array,
     group: Int64Array,
     groups: int,
+    rest: Rest | None,
 ) -> FloatArray:
     """sum over cells of (mean second moment of `one` in the cell's bin) x V V' of `other`, by group."""
     functions = one.first.shape[1]
@@ -78,10 +95,24 @@ def _smoothed(
     cell_bin = _bins(one.rows[order], pool[order])
     bins = int(cell_bin[-1]) + 1
     mean = _totals(one.second[order].reshape(len(order), -1), cell_bin, bins)
-    mean /= np.bincount(cell_bin, share_one[order], bins)[:, None]
+    shares = _totals(share_one[order, None], cell_bin, bins)
+    if rest is not None:
+        missing = ROWS_PER_BIN - _totals(one.rows[order, None].astype(np.float64), cell_bin, bins)
+        second, share = _filled(rest, pool[order[np.flatnonzero(np.diff(cell_bin, prepend=-1))]], missing[:, 0])
+        mean += second
+        shares += share[:, None]
+    mean /= shares
     squares = (other.first[order, :, None] * other.first[order, None, :]).reshape(len(order), -1)
     cells = mean[cell_bin] * share_one[order, None] * squares
     return _totals(cells, group[order], groups).reshape(groups, functions, functions)
+
+
+def _filled(rest: Rest, pool: Int64Array, missing: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What the other keys add to bins in which rows are missing: second moments, and keys, counted as shares read."""
+    per_key, second = rest.rows[pool], rest.second.reshape(len(rest.rows), -1)[pool]
+    known = (missing > 0) & (per_key > 0) & np.isfinite(per_key) & np.isfinite(second).all(axis=1)
+    added = np.where(known, missing, 0.0)
+    return np.where(known[:, None], added[:, None] * second, 0.0), added / np.where(known, per_key, 1.0)
 
 
 def _bins(rows: Int64Array, pool: Int64Array) -> Int64Array:
