@@ -24,10 +24,16 @@ from millrace.online.sums import sums_of_blocks, sums_of_matches
 
 
 def _point(
-    name: str = "SUM", value: float = 100.0, variance: float = 4.0, pairs: int = 10**8, degrees: float = math.inf
+    name: str = "SUM",
+    value: float = 100.0,
+    variance: float = 4.0,
+    pairs: int = 10**8,
+    degrees: float = math.inf,
+    sample: float | None = None,
 ) -> Point:
     one = np.ones((1, 1))
-    return Point(name, np.array([value]), np.array([variance]), np.array([pairs]), False, degrees, one)
+    told = None if sample is None else np.array([sample])
+    return Point(name, np.array([value]), np.array([variance]), np.array([pairs]), False, degrees, one, told)
 
 
 def _limits(point: Point, rule: IntervalRule) -> tuple[float, float]:
@@ -71,12 +77,24 @@ def test_a_plain_interval_reaches_z_standard_deviations_to_either_side() -> None
     assert (low, high) == pytest.approx((100 - 1.959964 * 2, 100 + 1.959964 * 2))
 
 
+@pytest.mark.parametrize("name", ["VAR_POP", "STDDEV_SAMP"])
+def test_an_interval_that_says_nothing_about_a_spread_is_none(name: str) -> None:
+    made = intervals(_point(name, variance=100.0**2, pairs=200, sample=100.0), IntervalRule())[0]
+    assert not math.isfinite(made.high)
+    assert made.warnings
+    assert math.isfinite(_limits(_point(name, variance=50.0**2, pairs=200, sample=100.0), IntervalRule())[1])
+    assert math.isfinite(_limits(_point("SUM", variance=100.0**2, pairs=200), IntervalRule())[1])
+
+
 def test_few_matches_reach_further_and_furthest_for_squares() -> None:
     plain = IntervalRule(scale="plain")
-    reach = {name: _limits(_point(name, pairs=9), plain)[1] - 100 for name in ("COUNT", "SUM", "AVG", "VAR_SAMP")}
+    reach = {name: _limits(_point(name, pairs=9), plain)[1] - 100 for name in ("COUNT", "SUM", "AVG")}
     assert reach["COUNT"] == pytest.approx(2 * normal_quantile(0.95))
     assert reach["SUM"] == reach["AVG"] == pytest.approx(2 * float(student_quantile(normal_quantile(0.95), 8)))
-    assert reach["VAR_SAMP"] == pytest.approx(2 * float(student_quantile(normal_quantile(0.95), 2)))
+    for pairs, sample, degrees in ((141, 35.0, 5), (15, 35.0, 2), (15, math.nan, 2), (141, 0.0, 0.1)):
+        squares = intervals(_point("VAR_SAMP", variance=1e-30, pairs=pairs, sample=sample), plain)[0]
+        expected = 1e-15 * float(student_quantile(normal_quantile(0.95), degrees))
+        assert squares.high - 100 == pytest.approx(expected, abs=3e-14)
     few = _limits(_point("SUM", pairs=9, degrees=3.0), plain)[1] - 100
     assert few == pytest.approx(2 * float(student_quantile(normal_quantile(0.95), 3)))
 

@@ -24,6 +24,8 @@ from millrace.online.sums import FloatArray
 FEWEST_MATCHES = 5
 HEAVY_SHARE = 0.25  # of V^ from one row: then V^ itself is a matter of chance
 _LARGEST_EXPONENT = 500.0
+WIDEST_SPREAD = 4.0  # times a VAR or STDDEV, or that part of it: an interval beyond says nothing
+_SQUARES = 7.0  # normal values say as much about V^ of their variance as a seventh of them about V^ of their mean
 
 TOO_FEW = f"too few matches (below {FEWEST_MATCHES}) for an interval; read on"
 NO_VARIANCE = "too few rows for an interval; read on"
@@ -146,7 +148,7 @@ class IntervalRule:
         return self._z[share]
 
     def logarithmic(self, aggregate: str) -> bool:
-        fits = aggregate == "COUNT" or _is_spread(aggregate) or (aggregate == "SUM" and self.positive)
+        fits = aggregate == "COUNT" or is_spread(aggregate) or (aggregate == "SUM" and self.positive)
         return fits and self.scale != "plain"
 
 
@@ -160,6 +162,9 @@ def intervals(point: Point, rule: IntervalRule, *, largest: FloatArray | None = 
         heavy = np.full(len(variance), np.nan) if largest is None else largest / variance
         low, high = _limits(point, rule, variance)
     none = ~np.isfinite(variance) | (point.pairs < FEWEST_MATCHES) | (variance == 0.0)
+    if is_spread(point.name):
+        with np.errstate(invalid="ignore"):
+            none |= ~(high <= WIDEST_SPREAD * point.value)
     if point.exact:
         low, high = point.value.copy(), point.value.copy()
     else:
@@ -177,22 +182,28 @@ def _limits(point: Point, rule: IntervalRule, variance: FloatArray) -> tuple[Flo
         low, high = np.where(above, point.value / factor, low), np.where(above, point.value * factor, high)
     if point.name == "COUNT":
         low = np.maximum(low, point.pairs)  # these matches are there
-    elif _is_spread(point.name):
+    elif is_spread(point.name):
         low = np.maximum(low, 0.0)
     return low, high
 
 
 def _degrees(point: Point) -> FloatArray:
-    """Of freedom: few matches say little about V^, and least about that of squares (measured, docs/coverage.md). The
-    logarithm of a count needs no such help."""
+    """Of freedom: few matches say little about V^. The logarithm of a count needs no such help.
+
+    V^ of a mean of n normal values has n - 1 degrees, as 2 (mean)^2/variance of v^2 says; that of their variance, which rests
+    on fourth powers, n/7. n is here the number of independent values that would do: matches share rows.
+    """
     each: FloatArray = np.full(len(point.value), point.degrees)
-    if point.name != "COUNT":
-        matches = np.maximum(point.pairs, 2) - 1.0
-        each = np.minimum(each, matches / 4 if _is_spread(point.name) else matches)
-    return each
+    if point.name == "COUNT":
+        return each
+    matches = np.maximum(point.pairs, 2) - 1.0
+    if point.sample is None:
+        return np.minimum(each, matches)
+    known = np.where(np.isfinite(point.sample), np.minimum(point.sample, matches), matches)
+    return np.minimum(each, np.maximum(known / _SQUARES, 0.1))
 
 
-def _is_spread(aggregate: str) -> bool:
+def is_spread(aggregate: str) -> bool:
     return aggregate.startswith(("VAR", "STDDEV"))
 
 
