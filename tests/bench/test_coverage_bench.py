@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.bench.app import bench_app
-from millrace.bench.coverage import CASES, ENGINE_CASES, CoverageOptions, _checks, verdicts
+from millrace.bench.coverage import CASES, ENGINE_CASES, CoverageOptions, _checks, confirmed, verdicts
 from millrace.core.errors import ParameterError
 from millrace.online.coverage_engine import measure_engine
 from millrace.online.populations import many_to_many
@@ -54,9 +54,14 @@ def _result(**changes: Any) -> dict[str, Any]:
         ({"coverage": 0.93, "matches": 150.0}, []),
         ({"coverage": 0.97}, ["coverage"]),
         ({"bias": 0.031}, ["bias"]),
-        ({"bias": 0.031, "aggregate": "AVG"}, []),
+        ({"bias": 0.031, "aggregate": "AVG"}, ["bias"]),
+        ({"coverage": 0.97, "aggregate": "STDDEV_SAMP"}, []),
+        ({"coverage": 0.93, "aggregate": "STDDEV_SAMP"}, ["coverage, at least"]),
+        ({"coverage": 0.97, "aggregate": "STDDEV_SAMP", "matches": 1500.0}, ["coverage"]),
         ({"variance_ratio": 1.2}, ["V^ / true"]),
         ({"coverage": math.nan}, ["coverage"]),
+        ({"population": "many-to-many-zipf", "coverage": 0.93}, ["coverage"]),
+        ({"population": "many-to-many-zipf", "coverage": 0.93, "wide": False}, []),
         ({"population": "foreign-key-zipf-0.8", "coverage": 0.93}, []),
         ({"population": "foreign-key-zipf-0.8", "coverage": 0.90}, ["coverage, lowest"]),
         ({"population": "foreign-key-zipf-0.8", "coverage": 0.80, "wide": False}, []),
@@ -64,6 +69,19 @@ def _result(**changes: Any) -> dict[str, Any]:
 )
 def test_a_promise_that_does_not_hold_is_seen(changes: dict[str, Any], broken: list[str]) -> None:
     assert [check["what"] for check in _checks(_result(**changes)) if not check["holds"]] == broken
+
+
+def test_what_missed_must_miss_again_to_be_broken_and_nothing_else_may() -> None:
+    first = _checks(_result(coverage=0.93, bias=0.031))
+    again = _checks(_result(coverage=0.949, bias=0.031, variance_ratio=1.3))
+    found = {check["what"]: check for check in confirmed(first, again)}
+    assert found["coverage"]["holds"]
+    assert found["coverage"]["value"] == 0.93  # what missed stays in sight
+    assert found["coverage"]["again"]["value"] == 0.949
+    assert not found["bias"]["holds"]
+    assert found["V^ / true"]["holds"]  # the second run has no say about it
+    assert "again" not in found["V^ / true"]
+    assert not any(check["holds"] for check in confirmed(first, []) if check["what"] != "V^ / true")
 
 
 @pytest.mark.parametrize("threads", [1, 2])
