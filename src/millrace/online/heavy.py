@@ -32,7 +32,7 @@ from millrace.online.sums import FloatArray, KeyMoments, Sums
 from millrace.online.tails import Rest, widened
 
 MOST_KEYS = 512  # of each side
-_LEAST_KEYS = 16
+_LEAST_KEYS = 4
 _SAMPLE_ROWS = 2048  # of a batch
 _HEAVY, _TIMES_MEAN = 1e-3, 4.0  # of the sum of squares over keys: a key that counts
 _MOST_CELLS = 1 << 16  # keys by groups that a report takes, at most, and at most a sixteenth of the memory:
