@@ -1,13 +1,14 @@
 """Whether rows come in random order, and how much variance blocks add if only blocks of rows do.
 
-A few rows of some blocks of either side are joined, and the variance that their blocks show is compared with the one that their
-rows show. With qA = (1-p)/p and qB = (1-r)/r, p and r the shares that have been read, the variance of a total is
+Rows of some blocks of either side are looked at before the start. If no column differs between blocks more than by chance, and
+blocks of one side do not meet blocks of the other of their own, rows are as good as random. Otherwise the sampled rows are
+joined, and the variance of blocks is estimated from them. With qA = (1-p)/p and qB = (1-r)/r, p and r the shares that have been
+read, the variance of a total is
 
-    V = qA EA + qB EB + qA qB EG        EA, EB, EG from the mean squares of A's rows, B's rows, their interaction
+    V = qA EA + qB EB + qA qB EG
 
-and what blocks add is the same form with the differences of E between blocks and rows. They grow with the length of a block, as
-in any sample by clusters (Kish, Survey Sampling, 1965): b rows of a block were seen, it has B, so that the difference is
-(B-1)/(b-1) times what the sample shows. How much wider intervals get therefore depends on how far reading has come.
+with other E for rows and for blocks (`clusters`). What blocks add is the difference; how much wider intervals get depends on
+how far reading has come.
 """
 
 from __future__ import annotations
@@ -20,49 +21,61 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.errors import ParameterError
-from millrace.core.step import Int64Array
 from millrace.online.answers import Pieces
-from millrace.online.estimators import Totals, components, rectangle
-from millrace.online.functions import Functions, Products
-from millrace.online.intervals import check_order
+from millrace.online.clusters import FEWEST_BLOCKS, Matches, Sampled
+from millrace.online.estimators import Totals
+from millrace.online.functions import Functions
 from millrace.online.protocol import A, B
+from millrace.online.randomness import columns_in_order
 from millrace.online.sides import Side
 from millrace.online.sources import Source
-from millrace.online.sums import FloatArray, KeyMoments, Sums, sums_of_keys
+from millrace.online.sums import FloatArray
 
 ORDERS = ("auto", "random", "blocks")
 Chosen = Literal["auto", "random", "blocks"]
-SAMPLE_BLOCKS = 16
+_RANKED_ROWS = 1024  # of a block: as many tell whether a column differs
 _UNKNOWN = (
-    "whether rows come in random order can't be told from the first blocks, so there is no interval until the end. If they do, "
-    'say order="random"; otherwise scramble the table once'
+    "rows do not come in random order, and some blocks do not show how much that matters, so there is no interval until the "
+    'end. Scramble the table once; if rows do come in random order, say order="random"'
+)
+_WIDER = (
+    "rows do not come in random order: {what}. Intervals count blocks instead. Scramble the table once for narrower ones; "
+    'order="random" switches this off'
 )
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """What blocks add to V: `a`, `b`, `g` (K, K) with qA, qB and qA qB. `rows`: EA, EB and EG of rows in random order."""
+    """What blocks add to V: `a`, `b`, `g` (K, K) with qA, qB and qA qB. `rows`: EA, EB and EG of rows in random order.
+
+    The first `functions` of the K are those of the question, the others count the pairs of some groups.
+    """
 
     a: FloatArray
     b: FloatArray
     g: FloatArray
     rows: tuple[FloatArray, FloatArray, FloatArray]
     block_rows: tuple[int, int]  # 1: this side comes in random order
+    functions: int
+    degrees: float  # of freedom: blocks with a match in the sample, less one
 
     def added(self, p: float, r: float) -> tuple[FloatArray, FloatArray]:
         """With these shares read: what blocks add, (K, K), and the ratio of both variances to that of rows, (K,)."""
         qa, qb = (1 - p) / p, (1 - r) / r
         more: FloatArray = qa * self.a + qb * self.b + qa * qb * self.g
         one, two, both = (np.diagonal(each) for each in self.rows)
-        rows = np.maximum(qa * one + qb * two + qa * qb * both, np.finfo(np.float64).tiny)
-        ratio: FloatArray = 1 + np.diagonal(more) / rows
+        rows = qa * one + qb * two + qa * qb * both
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(rows > 0, 1 + np.diagonal(more) / rows, 1.0)
         return more, ratio
 
     def mean(self, other: Clusters) -> Clusters:
         """Of two samples."""
+        if len(self.a) != len(other.a):
+            return self
         a, b, g = ((one + two) / 2 for one, two in ((self.a, other.a), (self.b, other.b), (self.g, other.g)))
         rows = [(one + two) / 2 for one, two in zip(self.rows, other.rows, strict=True)]
-        return Clusters(a, b, g, (rows[0], rows[1], rows[2]), self.block_rows)
+        return replace(self, a=a, b=b, g=g, rows=(rows[0], rows[1], rows[2]))
 
 
 @dataclass(frozen=True)
@@ -90,71 +103,97 @@ class Order:
         if blocks < 2:
             return unknown
         more, ratio = self.clusters.added(p, r)
-        more = more * open_.mean() ** 2  # of finished partitions there is no doubt, whatever block their rows are in
-        if len(totals.value) == 1 and totals.value.shape[1] == len(more):
-            covariance = totals.covariance + more
-        else:  # groups, or functions that were not sampled: by the ratio of the whole
-            root = np.sqrt(ratio if totals.value.shape[1] == len(more) else np.full(totals.value.shape[1], ratio.max()))
-            covariance = totals.covariance * (root[:, None] * root)
-        widened = replace(totals, covariance=covariance, degrees=min(totals.degrees, blocks - 1))
+        functions = self.clusters.functions
+        if len(totals.value) == 1 and totals.value.shape[1] == functions:
+            # of finished partitions there is no doubt, whatever block their rows are in
+            covariance = totals.covariance + more[:functions, :functions] * open_.mean() ** 2
+        else:  # groups, or functions that were not sampled: by the largest ratio of those that were
+            covariance = totals.covariance * ratio.max()
+        degrees = min(totals.degrees, self.clusters.degrees, 2 * (blocks - 1))  # few blocks are not normal, either
+        widened = replace(totals, covariance=covariance, degrees=degrees)
         return widened, replace(self, inflation=float(ratio.max()))
+
+
+UNKNOWN = Order("blocks", float("nan"), _UNKNOWN)
 
 
 def check_sources(
     sources: tuple[Source, Source], samples: tuple[Sequence[pa.RecordBatch], Sequence[pa.RecordBatch]],
-    sides: tuple[Side, Side], functions: Functions, chosen: Chosen,
+    sizes: tuple[Sequence[int], Sequence[int]], sides: tuple[Side, Side], functions: Functions, chosen: Chosen,
 ) -> Order:  # fmt: skip
-    """From a sample of each side: batches that are parts of blocks."""
+    """From a sample of each side: batches that are parts of blocks, and how many rows those have."""
     if chosen not in ORDERS:
         raise ParameterError(f"order must be one of {', '.join(ORDERS)}; got {chosen!r}")
     if chosen == "random" or all(source.random for source in sources) or 0 in (sources[A].rows, sources[B].rows):
         return Order("rows")
-    found = [_Sampled(side, sample, functions) for side, sample in zip(sides, samples, strict=True)]
-    a, b = found
-    keys = np.intersect1d(a.codes, b.codes)
-    if not len(keys) or min(a.blocks, b.blocks) < 2:
-        return Order("blocks", float("nan"), _UNKNOWN)
-    for each in found:
-        each.keep(keys)
-    rows = sums_of_keys(KeyMoments.of(a.cells, a.values, len(keys)), KeyMoments.of(b.cells, b.values, len(keys)))
-    shares = [source.rows / each.rows for source, each in zip(sources, found, strict=True)]
-    whole = [max(each.blocks, round(each.blocks * share)) for each, share in zip(found, shares, strict=True)]
-    blocks = _blocks(a, b, len(keys))
-    check = check_order(
-        rectangle(rows, a.rows, b.rows, sources[A].rows, sources[B].rows),
-        rectangle(blocks, a.blocks, b.blocks, *whole),
-        min(each.blocks for each, source in zip(found, sources, strict=True) if not source.random),
-    )
-    if check.use == "rows" and chosen == "auto":
-        return Order("rows")
-    if not np.isfinite(check.ratio):
-        return Order("blocks", float("nan"), _UNKNOWN)
-    of_rows = _scaled(rows, (a.rows, b.rows), (sources[A].rows, sources[B].rows))
-    of_blocks = _scaled(blocks, (a.blocks, b.blocks), (whole[A], whole[B]))
-    longer = [
-        0.0 if source.random else max(1.0, (source.block_rows - 1) / max(1.0, each.rows / each.blocks - 1))
-        for source, each in zip(sources, found, strict=True)
+    ordered = [
+        set() if source.random else columns_in_order([batch[:_RANKED_ROWS] for batch in sample], neighbours=False)
+        for source, sample in zip(sources, samples, strict=True)
     ]
-    times = (longer[A], longer[B], max(1.0, longer[A]) * max(1.0, longer[B]))
-    more = [_above_0(n * (one - other)) for n, one, other in zip(times, of_blocks, of_rows, strict=True)]
-    sizes = tuple(1 if source.random else source.block_rows for source in sources)
-    clusters = Clusters(more[0], more[1], more[2], of_rows, (sizes[A], sizes[B]))
-    return Order("blocks", check.ratio, check.message, clusters)
+    found = [Sampled(*each) for each in zip(sides, sources, samples, sizes, strict=True)]
+    matches = Matches(found[A], found[B], functions)
+    why = _difference(sources, sides, ordered, found, matches)
+    if why is None and chosen == "auto":
+        return Order("rows")
+    if why is not None and not isinstance(why, str):
+        mates, what = why
+        return _with_mates(matches, mates, sources, what)
+    if matches.blocks < FEWEST_BLOCKS or not np.isfinite(matches.values).all():
+        return UNKNOWN
+    rows, blocks = matches.expected(sources)
+    more = [_above_0(block - row) for block, row in zip(blocks, rows, strict=True)]
+    return _order(matches, more, rows, sources, why or "it was said so")
 
 
-Three = tuple[FloatArray, FloatArray, FloatArray]
+def _order(
+    matches: Matches, more: list[FloatArray], rows: list[FloatArray], sources: tuple[Source, Source], what: str
+) -> Order:
+    sizes = [1 if source.random else source.block_rows for source in sources]
+    clusters = Clusters(
+        more[0], more[1], more[2], (rows[0], rows[1], rows[2]), (sizes[A], sizes[B]), matches.functions, matches.blocks - 1.0
+    )
+    share = 0.1  # an inflation to show: with so much of either side read
+    return Order("blocks", float(clusters.added(share, share)[1].max()), _WIDER.format(what=what), clusters)
 
 
-def _scaled(sums: Sums, read: tuple[int, int], of: tuple[int, int]) -> Three:
-    """EA, EB and EG, from mean squares."""
-    n, m = (np.full((1, 1, 1), float(count)) for count in read)
-    a, b, g = components(sums, n, m, *of)
-    big_n, big_m = float(of[A]), float(of[B])
-    return a[0] * big_n * big_m**2, b[0] * big_n**2 * big_m, g[0] * big_n * big_m
+Mates = tuple[tuple[float, float], str]
+
+
+def _difference(
+    sources: tuple[Source, Source], sides: tuple[Side, Side], ordered: list[set[str]], found: list[Sampled], matches: Matches
+) -> str | Mates | None:
+    """What tells that blocks differ: in words, or (how many rows of the same key lie in the block of a row, words)."""
+    values = [f"{('left', 'right')[side]}.{name}" for side in (A, B) for name in sorted(ordered[side] - set(sides[side].key))]
+    if values:
+        return f"blocks differ in {', '.join(values)}"
+    keys = [bool(ordered[side] & set(sides[side].key)) for side in (A, B)]
+    if all(keys):
+        return "both tables are ordered by their keys"
+    if not any(source.random for source in sources) and matches.meet_their_own:
+        return "blocks of one table meet blocks of the other of their own"
+    if any(keys) and matches.check() == "blocks":
+        return "blocks of keys differ in what they meet"
+    mates = [found[side].mates() if keys[side] else 0.0 for side in (A, B)]
+    if any(mates):
+        return (mates[A], mates[B]), "rows of the same key lie together"
+    return None
+
+
+def _with_mates(matches: Matches, mates: tuple[float, float], sources: tuple[Source, Source], what: str) -> Order:
+    """Rows of one key are read together, and meet the same rows of the other side: each counts for itself and its mates."""
+    if matches.blocks < FEWEST_BLOCKS or not np.isfinite(matches.values).all():
+        return UNKNOWN
+    rows, _ = matches.expected(sources)
+    rows = [_above_0(each) for each in rows]
+    a, b = mates
+    more = [a * rows[0], b * rows[1], ((1 + a) * (1 + b) - 1) * rows[2]]
+    return _order(matches, more, rows, sources, what)
 
 
 def _above_0(matrix: FloatArray) -> FloatArray:
     """The nearest matrix that can be a covariance."""
+    if not np.isfinite(matrix).all():
+        return np.full_like(matrix, np.nan)
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     clipped: FloatArray = (vectors * np.maximum(values, 0.0)) @ vectors.T
     return clipped
@@ -167,47 +206,3 @@ def agreed(first: Order, second: Order) -> Order:
     if second.clusters is None:
         return first
     return replace(first, inflation=(first.inflation + second.inflation) / 2, clusters=first.clusters.mean(second.clusters))
-
-
-class _Sampled:
-    """The rows of a sample that can join: code, block, values of the functions."""
-
-    def __init__(self, side: Side, batches: Sequence[pa.RecordBatch], functions: Functions) -> None:
-        self.blocks = len(batches)
-        self.rows = sum(batch.num_rows for batch in batches)
-        words = [side.numbered(batch)[0] for batch in batches]
-        self.block: Int64Array = np.repeat(np.arange(len(words)), [len(part) for part in words])
-        every = np.concatenate(words) if words else np.zeros((0, side.width), np.int64)
-        self.codes: Int64Array = every[:, 0]
-        self.values: FloatArray = np.ones((len(every), 1))
-        if isinstance(functions, Products):
-            factors = functions.left if side.number == A else functions.right
-            self.values = np.stack([_product(every, factor) for factor in factors], axis=1)
-
-    def keep(self, keys: Int64Array) -> None:
-        place = np.minimum(np.searchsorted(keys, self.codes), len(keys) - 1)
-        there = keys[place] == self.codes
-        self.cells: Int64Array = place[there]
-        self.block, self.values = self.block[there], self.values[there]
-
-    def by_block(self, function: int, keys: int) -> FloatArray:
-        """Sums of a function by block and key, (blocks, keys)."""
-        at = self.block * keys + self.cells
-        sums: FloatArray = np.bincount(at, self.values[:, function], self.blocks * keys).astype(np.float64)
-        return sums.reshape(self.blocks, keys)
-
-
-def _product(words: Int64Array, factor: tuple[int, ...]) -> FloatArray:
-    value = np.ones(len(words))
-    for word in factor:
-        value = value * words[:, word].copy().view(np.float64)
-    return value
-
-
-def _blocks(a: _Sampled, b: _Sampled, keys: int) -> Sums:
-    """The sums with each block as one row."""
-    f = np.stack([a.by_block(k, keys) @ b.by_block(k, keys).T for k in range(a.values.shape[1])])
-    x, y = f.sum(axis=2), f.sum(axis=1)
-    flat = f.reshape(len(f), -1)
-    pairs = np.bincount(a.cells, minlength=keys) @ np.bincount(b.cells, minlength=keys)
-    return Sums(f.sum(axis=(1, 2))[None], (x @ x.T)[None], (y @ y.T)[None], (flat @ flat.T)[None], np.array([pairs], np.int64))

@@ -45,6 +45,11 @@ class Room:
     groups: tuple[int, int] = (1, 1)
     text_bytes: int = 16
 
+    def most(self, other: Room) -> Room:
+        """Room for both."""
+        a, b = (max(pair) for pair in zip(self.groups, other.groups, strict=True))
+        return Room((a, b), max(self.text_bytes, other.text_bytes))
+
 
 @dataclass(frozen=True)
 class Output:

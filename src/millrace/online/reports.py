@@ -63,7 +63,7 @@ class Report:
         """The largest of all aggregates and groups: half the interval over the value."""
         if self.exact:
             return 0.0
-        widths = [_relative(each) for each in self.estimates.values()]
+        widths = [relative_widths(each) for each in self.estimates.values()]
         every = np.concatenate(widths) if widths else np.zeros(0)
         return float(every.max()) if len(every) else float("inf")
 
@@ -109,7 +109,8 @@ class Report:
         return "; " + ", ".join(parts) if parts else ""
 
 
-def _relative(each: Estimates) -> Any:
+def relative_widths(each: Estimates) -> Any:
+    """Half of each interval over its value; infinite where there is none."""
     with np.errstate(divide="ignore", invalid="ignore"):
         widths = each.half_width / np.abs(each.value)
     return np.where(np.isnan(widths), np.inf, widths)

@@ -11,35 +11,33 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
-from typing import Any
+from types import TracebackType
 
 import numpy as np
 
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError, SpillError
 from millrace.core.step import Int64Array
-from millrace.online.aggregates import Point, aggregate, projected
-from millrace.online.answers import totals_of
 from millrace.online.coverage import Coverage
 from millrace.online.functions import Products
 from millrace.online.heavy import HeavyKeys, heavy_codes, most_keys
 from millrace.online.inputs import BatchInput
-from millrace.online.intervals import Estimates, IntervalRule, intervals
+from millrace.online.intervals import IntervalRule
 from millrace.online.invocation import Expanding
-from millrace.online.order import Chosen, Order, agreed, check_sources
-from millrace.online.outlook import seconds_to_exact, share_for
+from millrace.online.needs import least_memory
+from millrace.online.order import UNKNOWN, Chosen, Order, agreed, check_sources
 from millrace.online.plan import Layout, make_plan
 from millrace.online.prjoin import PRJoin
 from millrace.online.protocol import A, B, Pieces, Progress
-from millrace.online.query import MOST_GROUPS, Output, Query, Question, Room
+from millrace.online.query import MOST_GROUPS, Query, Question, Room
+from millrace.online.randomness import columns_in_order
+from millrace.online.reporting import Moment, Reporter
 from millrace.online.reports import Held, Report, against_the_end
-from millrace.online.samples import Batches, check_groups, pilots, room_for, take_samples
+from millrace.online.row_groups import ParquetSource
+from millrace.online.samples import Batches, block_sizes, check_groups, pilots, room_for, take_samples
 from millrace.online.sides import NeedsRoom
 from millrace.online.sources import Source
 from millrace.online.spill import FileSpill
-from millrace.online.sums import FloatArray, Sums
-from millrace.online.tails import heavy_key_note
 from millrace.online.verify import verify_coverage
 
 _WINDOW = 64  # a batch of rows takes that part of the memory, of either side
@@ -49,6 +47,12 @@ _PARTITION_ROWS = 4096
 _OTHER_SEED = 1_000_003
 _HISTORY_BYTES, _HISTORY_SHARE = 4 << 20, 32  # so many bytes of reports, beside the memory, or that part of it
 _FEW_REPORTS = 16
+_LOOKS = 4  # at samples, to find out how much memory is needed
+_MIXING = 10  # rows of a row group are put into random order in that part of the memory, of either side
+_TOO_LARGE = (
+    "rows of {table} are in some order inside their row groups ({names}), and these are too large to be mixed, so there is no "
+    "interval until the end. Give memory={needed} or more, or write the table in smaller row groups or in random order"
+)
 _MOST_BATCH_ROWS = 1 << 16
 _HELD = 3  # batches of records: joined, ready, and being made
 
@@ -65,10 +69,10 @@ class Options:
     spill: str | Path | None
     spill_limit_bytes: int | None
 
-    @property
-    def history_bytes(self) -> int:
-        """What reports may take."""
-        return max(_HISTORY_BYTES, self.memory_bytes // _HISTORY_SHARE)
+
+def _history_bytes(memory_bytes: int) -> int:
+    """What reports may take."""
+    return max(_HISTORY_BYTES, memory_bytes // _HISTORY_SHARE)
 
 
 class Early(Expanding):
@@ -102,11 +106,12 @@ class Run:
         self._reports = 0  # so far
         self._seconds = 0.0  # worked so far
         self._ended_at: float | None = None
-        samples = take_samples(sources, question, options.memory_bytes, options.seed)
-        self._pilots = pilots(question, samples)
         try:
+            too_large = self._mixed()
+            samples = take_samples(sources, question, options.memory_bytes, options.seed)
+            self._pilots = pilots(question, samples)
             room = room_for(question, samples)
-            self._order = self._checked_order(room, samples)
+            self._order = self._checked_order(room, samples) if too_large is None else replace(UNKNOWN, message=too_large)
             self._heavy_codes = self._find_heavy(room, samples)
             del samples
             self._begin(room)
@@ -115,6 +120,7 @@ class Run:
             raise
         self._entered = started
         self._work_done()
+        self._began = self._seconds  # to read: forecasts leave out what was before
 
     # --- starting, and starting again
 
@@ -127,7 +133,6 @@ class Run:
         check_groups(*room.groups)
         self._room, self.query = room, self._query(room)
         budget = Budget(options.memory_bytes)
-        budget.reserve("reports", max(0, options.history_bytes - _HISTORY_BYTES))
         spill = FileSpill(options.spill, limit_bytes=options.spill_limit_bytes)
         try:
             rows = self._reserve(budget)
@@ -138,24 +143,43 @@ class Run:
                 a, b, self.query.functions, budget, spill,
                 invocation=Early(sum(self._rows)), layout=self._layout(budget), seed=options.seed, threads=self._threads,
             )  # fmt: skip
-        except BudgetError as small:
+        except BudgetError:
             self._stop()
-            raise self._too_small(small) from None
+            raise self._too_small() from None
         self.budget = budget
+        self._reporter = Reporter(self.query, self._rows, options.rule, self._order, self._heavy)
+
+    def _mixed(self) -> str | None:
+        """Tables whose rows lie in some order inside row groups are read in random order inside them. If one can't be: why."""
+        options = self._options
+        for side, source in enumerate(self._sources):
+            if options.order == "random" or not isinstance(source, ParquetSource) or not source.rows:
+                continue
+            columns = self._question.columns(side)
+            ordered = [columns_in_order(part, neighbours=True) for part in source.inside(columns, options.seed)]
+            if (any(ordered) or options.order == "blocks") and not source.mix(columns, options.memory_bytes // _MIXING):
+                needed = _MIXING * source.mixing_bytes(columns)
+                return _TOO_LARGE.format(table=source.folder, names=", ".join(sorted(set().union(*ordered))), needed=needed)
+            source.random = source.blocks == 1
+        return None
 
     def _checked_order(self, room: Room, samples: tuple[Batches, Batches]) -> Order:
-        """One sample in thirty looks like blocks by chance; then another one must, too."""
-        options = self._options
-        query = self._query(room)
-        first = check_sources(self._sources, samples, query.sides, query.functions, options.order)
-        if options.order != "auto" or first.use == "rows":
+        """One sample in thirty may look like blocks by chance; then another one must, too: of more blocks if the first told nothing."""
+        options, query = self._options, self._query(room)
+
+        def check(samples: tuple[Batches, Batches], seed: int, more: bool = False) -> Order:
+            sizes = block_sizes(self._sources, seed, more)
+            return check_sources(self._sources, samples, sizes, query.sides, query.functions, options.order)
+
+        first = check(samples, options.seed)
+        if first.use == "rows" or (options.order != "auto" and first.clusters is not None):
             return first
-        others = take_samples(self._sources, self._question, options.memory_bytes, options.seed + _OTHER_SEED)
+        seed, more = options.seed + _OTHER_SEED, first.clusters is None
         try:
-            second = check_sources(self._sources, others, query.sides, query.functions, options.order)
+            others = take_samples(self._sources, self._question, options.memory_bytes, seed, more)
+            return agreed(first, check(others, seed, more))
         except NeedsRoom:
             return first
-        return agreed(first, second)
 
     def _find_heavy(self, room: Room, samples: tuple[Batches, Batches]) -> Int64Array:
         query = self._query(room)
@@ -181,7 +205,8 @@ class Run:
         return self._options.threads if isinstance(self.query.functions, Products) else 1
 
     def _reserve(self, budget: Budget) -> tuple[int, int]:
-        """Set memory aside for batches on their way to the join: how many rows they have."""
+        """Set memory aside for reports and for batches on their way to the join: how many rows those have."""
+        budget.reserve("reports", _history_bytes(budget.memory_bytes) - _HISTORY_BYTES)
         found = []
         for side, name in ((A, "left"), (B, "right")):
             source, width = self._sources[side], self.query.sides[side].width
@@ -199,15 +224,20 @@ class Run:
         records = self.query.sides[side]
         return BatchInput(batches, records.reusing(_HELD), source.rows, records.width, ahead=1)
 
-    def _too_small(self, small: BudgetError) -> BudgetError:
-        """The same, with what would do."""
-        least, needed = self._options.memory_bytes, 2 * self._options.memory_bytes
-        while not self._fits(needed):
-            if needed > 1 << 50:
-                return small
-            least, needed = needed, 2 * needed
-        middle = (least + needed) // 2
-        needed = middle if self._fits(middle) else needed
+    def _too_small(self) -> BudgetError:
+        """Says what would do. A sample in more memory may show more groups and longer texts, which need more."""
+        needed = self._options.memory_bytes
+        for _ in range(_LOOKS):
+            needed = least_memory(self._fits, needed)
+            mixed = [source for source in self._sources if isinstance(source, ParquetSource) and source.mixed]
+            for source in mixed:
+                source.mix(self._question.columns(self._sources.index(source)), needed // _MIXING)
+            samples = take_samples(self._sources, self._question, needed, self._options.seed)
+            room = self._room.most(room_for(self._question, samples))
+            self._heavy_codes = self._find_heavy(room, samples)
+            self._room, self.query = room, self._query(room)
+            if self._fits(needed):
+                break
         return BudgetError(
             f"the memory budget of {format_bytes(self._options.memory_bytes)} is too small for this estimate; give "
             f"memory={needed} ({format_bytes(needed)}) or more",
@@ -253,9 +283,9 @@ class Run:
             return None
         self._entered = time.monotonic()
         try:
-            progress = self._steps(deadline)
             with np.errstate(all="ignore"):  # infinities and NaN of the data go into the answer
-                report = None if progress is None else self._report(progress)
+                progress = self._steps(deadline)
+                report = None if progress is None else self._reporter.report(progress, self._moment())
         except SpillError as full:
             self.close()
             raise SpillError(f"{full}. The last report stays in run.last; temporary data are gone") from full
@@ -274,8 +304,13 @@ class Run:
         """Every second report goes when they take too much memory, so that what stays is spread evenly."""
         self.history.append(report)
         self._reports += 1
-        if len(self.history) > max(_FEW_REPORTS, self._options.history_bytes // report.held_bytes):
+        if len(self.history) > max(_FEW_REPORTS, _history_bytes(self._options.memory_bytes) // report.held_bytes):
             self.history[:] = [*self.history[:-1:2], report]
+
+    def _moment(self) -> Moment:
+        groups = self.history[-1].groups if self.history else None
+        ended = None if self._ended_at is None else self._ended_at - self._began
+        return Moment(self._reports + 1, self._seconds, self._seconds - self._began, ended, self._target, groups)
 
     def _work_done(self) -> None:
         now = time.monotonic()
@@ -306,99 +341,10 @@ class Run:
     def _restart(self, more: NeedsRoom) -> None:
         self._stop()
         self._ended_at = None
-        self._begin(_more(self._room, more))
-
-    # --- reporting
-
-    def _report(self, progress: Progress) -> Report:
-        groups, chosen, pieces = self._selected(progress.pieces)
-        ended = progress.input_ended and bool(progress.pieces.exact.any())  # from then on sizes of partitions are final
-        totals = totals_of(pieces, *self._rows, input_ended=ended, done=progress.done)
-        assert totals is not None
-        largest: FloatArray | None = None
-        notes: tuple[str, ...] = ()
-        if self._heavy is not None and not progress.done:
-            pieces, largest = self._heavy.applied(pieces, chosen, *self._rows, ended=ended)
-            wide = totals_of(pieces, *self._rows, input_ended=ended)
-            assert wide is not None
-            note = heavy_key_note(totals, wide)
-            totals, notes = wide, () if note is None else (note,)
-        totals, order = self._order.applied(totals, pieces, *self._rows)
-        estimates, points = {}, []
-        for output in self.query.outputs:
-            point = aggregate(output.aggregate, output.of(totals), output.shift)
-            if output.count is not None:  # of its own matches: those that have a value
-                found = pieces.t[..., output.count].sum(axis=0) + pieces.certain.t[:, output.count]
-                point = _with_nulls(replace(point, pairs=np.rint(found).astype(np.int64)))
-            else:
-                point = _with_nulls(point)
-            points.append(point)
-            estimates[output.label] = intervals(
-                point,
-                self._options.rule,
-                largest=None if largest is None else self._share_of(output, point, largest),
-                notes=notes,
-            )
-        read = (progress.counters.rows_a, progress.counters.rows_b)
-        share = sum(read) / max(1, sum(self._rows))
-        done = float(progress.pieces.exact.mean()) if progress.input_ended else 0.0
-        return Report(
-            self._reports + 1, self._seconds, read, self._rows, int(totals.pairs.sum()), progress.done, estimates, groups,
-            order, self._target, self._seconds_to_target(pieces, estimates, points, progress, order.inflation),
-            None if progress.done else seconds_to_exact(self._seconds, share, done, self._ended_at),
-            progress.counters.temp_written_bytes,
-        )  # fmt: skip
-
-    def _share_of(self, output: Output, point: Point, largest: FloatArray) -> FloatArray:
-        """What the largest row adds to the variance of an aggregate, by group."""
-        return projected(largest, output.gradient(point.gradient, largest.shape[-1]))
-
-    def _selected(self, pieces: Pieces) -> tuple[tuple[Any, ...] | None, Int64Array, Any]:
-        """The groups that have been seen, and the pieces of these alone. `pairs` are those that pass all conditions."""
-        kept, sums = self.query.kept, pieces.all()
-        certain = pieces.certain
-        if kept is not None:
-            sums = replace(sums, pairs=np.rint(sums.t[..., kept]).astype(np.int64))
-            certain = replace(certain, pairs=np.rint(certain.t[..., kept]).astype(np.int64))
-        if not self._question.group_order:
-            chosen, groups = np.zeros(1, np.int64), None
-        else:
-            chosen = np.flatnonzero(sums.pairs.sum(axis=0) + certain.pairs)
-            groups = tuple(self.query.group_key(int(number)) for number in chosen)
-            groups = self.history[-1].groups if self.history and self.history[-1].groups == groups else groups  # held once
-        counts = {
-            name: getattr(pieces, name)
-            for name in ("rows_a", "rows_b", "own_a", "own_b", "total_a", "total_b", "first_a", "first_b")
-        }
-        part = Sums(sums.t[:, chosen], sums.sx[:, chosen], sums.sy[:, chosen], sums.q[:, chosen], sums.pairs[:, chosen])
-        sure = Sums(certain.t[chosen], certain.sx[chosen], certain.sy[chosen], certain.q[chosen], certain.pairs[chosen])
-        return groups, chosen, SimpleNamespace(kind=pieces.kind, exact=pieces.exact, certain=sure, **counts, **vars(part))
-
-    def _seconds_to_target(
-        self, pieces: Any, estimates: dict[str, Estimates], points: list[Point], progress: Progress, inflation: float
-    ) -> float | None:
-        """For the aggregate and group that are furthest from it."""
-        if progress.done or progress.input_ended:
-            return 0.0 if progress.done else None
-        worst: tuple[float, int, int] | None = None
-        for number, each in enumerate(estimates.values()):
-            with np.errstate(divide="ignore", invalid="ignore"):
-                relative = np.where(np.isnan(each.half_width / each.value), np.inf, np.abs(each.half_width / each.value))
-            if len(relative) and (worst is None or relative.max() > worst[0]):
-                worst = (float(relative.max()), number, int(relative.argmax()))
-        if worst is None or not np.isfinite(worst[0]):
-            return None
-        if worst[0] <= self._target:
-            return 0.0
-        relative_now, number, group = worst
-        output, point = self.query.outputs[number], points[number]
-        wanted = float(point.variance[group]) * (self._target / relative_now) ** 2 / inflation
-        gradient = output.gradient(point.gradient, pieces.t.shape[-1])[group]
-        share = share_for(pieces, *self._rows, gradient, wanted, group)
-        if share is None:
-            return None
-        joined = float((pieces.rows_a + pieces.rows_b).mean()) / max(1, sum(self._rows))
-        return max(0.0, self._seconds * (share / joined - 1))
+        seen = [1 if side.grouping is None else len(side.grouping.keys) for side in self.query.sides]
+        self._begin(_more(self._room, more, (seen[A], seen[B])))
+        self._work_done()
+        self._began = self._seconds
 
     # --- stopping
 
@@ -488,16 +434,12 @@ class Run:
             self.close()
 
 
-def _more(room: Room, more: NeedsRoom) -> Room:
+def _more(room: Room, more: NeedsRoom, seen: tuple[int, int]) -> Room:
+    """Room for more, with some to spare as long as there is any. `seen`: groups of either side so far."""
     groups = list(room.groups)
     if more.groups:
-        most = MOST_GROUPS // groups[1 - more.side]
+        other = 1 - more.side
+        most = MOST_GROUPS // groups[other]
         groups[more.side] = max(more.groups, min(most, max(2 * more.groups, 4 * groups[more.side])))
+        groups[other] = max(seen[other], min(groups[other], MOST_GROUPS // groups[more.side]))
     return Room((groups[A], groups[B]), max(room.text_bytes, -(-2 * more.text_bytes // 8) * 8))
-
-
-def _with_nulls(point: Point) -> Point:
-    """SQL's SUM of no value is null: NaN here, as for the other aggregates. Of an estimate nobody can tell yet."""
-    if point.exact and point.name == "SUM":
-        return replace(point, value=np.where(point.pairs > 0, point.value, np.nan))
-    return point

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from millrace.core.errors import ParameterError
 from millrace.online.aggregates import functions_needed
+from millrace.online.clusters import SAMPLE_BLOCKS
 from millrace.online.evaluate import doubles, evaluate, plain
-from millrace.online.order import SAMPLE_BLOCKS
 from millrace.online.protocol import A, B
 from millrace.online.query import MOST_GROUPS, Question, Room
 from millrace.online.sides import Grouping, NeedsRoom
@@ -20,23 +20,46 @@ from millrace.online.sources import Source
 
 Batches = Sequence[pa.RecordBatch]
 _BLOCK_ROWS = 8192
+_MOST_BLOCKS = 256
+_SAMPLE_ROWS, _MORE_ROWS = 1 << 12, 1 << 20  # of small blocks more are taken: of so many rows in all
+Sizes = Sequence[int]
 
 
-def take_samples(sources: tuple[Source, Source], question: Question, memory_bytes: int, seed: int) -> tuple[Batches, Batches]:
+def blocks_to_sample(source: Source, more: bool = False) -> int:
+    """Small blocks are many, and say little each."""
+    if source.random:
+        return SAMPLE_BLOCKS
+    rows = _MORE_ROWS if more else _SAMPLE_ROWS
+    return max(SAMPLE_BLOCKS, min(_MOST_BLOCKS, rows * source.blocks // max(1, source.rows)))
+
+
+def block_sizes(sources: tuple[Source, Source], seed: int, more: bool = False) -> tuple[Sizes, Sizes]:
+    """How many rows the blocks of a sample have."""
+    a, b = (source.sampled_rows(blocks_to_sample(source, more), 2 * seed + side) for side, source in enumerate(sources))
+    return a, b
+
+
+def take_samples(
+    sources: tuple[Source, Source], question: Question, memory_bytes: int, seed: int, more: bool = False
+) -> tuple[Batches, Batches]:
     """Parts of blocks of either side, an eighth of the memory at most. They go before the join takes any."""
 
     def of(side: int) -> Batches:
-        columns = question.columns(side)
-        rows = memory_bytes // (16 * SAMPLE_BLOCKS * max(1, sources[side].row_bytes(columns)))
-        return sources[side].sample(columns, SAMPLE_BLOCKS, max(16, min(_BLOCK_ROWS, rows)), 2 * seed + side)
+        columns, blocks = question.columns(side), blocks_to_sample(sources[side], more)
+        rows = memory_bytes // (16 * blocks * max(1, sources[side].row_bytes(columns)))
+        return sources[side].sample(columns, blocks, max(16, min(_BLOCK_ROWS, rows)), 2 * seed + side)
 
     return of(A), of(B)
 
 
 def room_for(question: Question, samples: tuple[Batches, Batches]) -> Room:
-    """Twice what the sample shows."""
-    groups = [_groups(side, question.groups[side], samples[side]) for side in (A, B)]
-    check_groups(groups[A], groups[B])
+    """Twice what the sample shows, or as much more as there may be."""
+    seen = [_groups(side, question.groups[side], samples[side]) for side in (A, B)]
+    check_groups(seen[A], seen[B])
+    groups = [each if not question.groups[side] else each + max(8, each) for side, each in enumerate(seen)]
+    if groups[A] * groups[B] > MOST_GROUPS:
+        more = math.sqrt(MOST_GROUPS / (seen[A] * seen[B]))
+        groups = [min(each, int(more * number)) for each, number in zip(groups, seen, strict=True)]
     longest = max((_longest(batch) for side in (A, B) for batch in samples[side]), default=0)
     return Room((groups[A], groups[B]), max(16, -(-2 * longest // 8) * 8))
 
@@ -58,8 +81,7 @@ def _groups(side: int, columns: Sequence[str], batches: Batches) -> int:
             grouping.codes([plain(batch.column(name)) for name in columns])
     except NeedsRoom as many:
         check_groups(many.groups, 1)
-    seen = len(grouping.keys)
-    return min(MOST_GROUPS, seen + max(8, seen))
+    return max(1, len(grouping.keys))
 
 
 def _longest(batch: pa.RecordBatch) -> int:
