@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import warnings
+from decimal import Decimal
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -163,6 +164,16 @@ def test_a_spread_of_equal_whole_numbers_is_exactly_0() -> None:
     for group in report.groups or ():
         if group is not None:
             assert (report["d", group].value, report["v", group].value) == (0.0, 0.0)
+
+
+def test_decimals_are_compared_as_they_are_written() -> None:
+    """Three tenths are not 3 * 0.1."""
+    tenths = pa.array([Decimal(n) / 10 for n in range(1000)], pa.decimal128(18, 1))
+    left = pa.table({"k": np.arange(1000), "d": tenths})
+    right = pa.table({"k": np.arange(1000), "x": np.arange(1000) / 10, "e": tenths.cast(pa.decimal128(12, 3))})
+    for where in ("d = 0.3", "d IN (0.3, 0.5)", "d = x", "d = e", "d <= e AND d >= x"):
+        expected = {"d = 0.3": 1, "d IN (0.3, 0.5)": 2}.get(where, 1000)
+        assert mr.estimate(left, right, on="k", where=where, n=mr.count()).exact()["n"].value == expected, where
 
 
 def test_infinities_and_nan_go_into_sums_as_in_sql() -> None:

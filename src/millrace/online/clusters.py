@@ -251,8 +251,7 @@ def _joined(one: Int64Array, other: Int64Array) -> tuple[Int64Array, Int64Array]
 def _values(functions: Functions, a: Int64Array, b: Int64Array) -> tuple[FloatArray, Int64Array | None]:
     """Of pairs: the functions, and the group."""
     if not isinstance(functions, Products):
-        with np.errstate(all="ignore"):
-            return functions.evaluate(a, b)
+        return functions.evaluate(a, b)
     values = np.stack(
         [_product(a, left) * _product(b, right) for left, right in zip(functions.left, functions.right, strict=True)], axis=1
     )

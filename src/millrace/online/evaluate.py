@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.online.expressions import SIDES, Expression
+from millrace.online.records import is_short_decimal, unscaled
 
 Value = Any  # an Arrow array or scalar
 Columns = Callable[[int, str], pa.Array]
@@ -78,6 +79,10 @@ def doubles(values: pa.Array) -> pa.Array:
         return values
     if not is_number(kind):
         raise SchemaError(f"{kind} is no number; choose a numeric column, or cast it")
+    if is_short_decimal(kind) and isinstance(values, pa.Array):
+        # Arrow multiplies by 0.1 and so on, so that 0.3 would not be the 0.3 of a query; this is the nearest double
+        numbers = unscaled(values).astype(np.float64) / 10.0**kind.scale
+        return pa.array(numbers, mask=values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None)
     return (values.cast(pa.int8()) if pa.types.is_boolean(kind) else values).cast(pa.float64(), safe=False)
 
 

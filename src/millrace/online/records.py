@@ -21,6 +21,7 @@ from millrace.core.keys import KeyCodec, family
 from millrace.core.step import Int64Array
 
 _SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+_DECIMAL_DIGITS = 18  # of a decimal that fits into 64 bits
 
 
 class Records:
@@ -126,9 +127,20 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(is_one(kind) for is_one in texts)
 
 
+def is_short_decimal(kind: pa.DataType) -> bool:
+    """Whether its numbers, without the point, fit into 64 bits."""
+    return bool(pa.types.is_decimal128(kind) and kind.precision <= _DECIMAL_DIGITS)
+
+
+def unscaled(column: pa.Array) -> Int64Array:
+    """The numbers of short decimals, without the point; any number where they are null."""
+    words: Int64Array = np.frombuffer(column.buffers()[1], np.int64)[2 * column.offset : 2 * (column.offset + len(column)) : 2]
+    return words
+
+
 def _fixed_words(field: pa.Field) -> int:
     kind = field.type
-    if pa.types.is_boolean(kind) or (pa.types.is_primitive(kind) and kind.bit_width in _SIGNED):
+    if pa.types.is_boolean(kind) or is_short_decimal(kind) or (pa.types.is_primitive(kind) and kind.bit_width in _SIGNED):
         return 1
     advice = "cast it to a number, a date or a text first"
     raise SchemaError(f"column {field.name!r} is {kind} and can't be part of a record; {advice}")
@@ -148,6 +160,8 @@ def _fixed(column: pa.Array) -> Any:
     kind = column.type
     if pa.types.is_boolean(kind):
         return column.cast(pa.int8()).fill_null(0).to_numpy(zero_copy_only=False)
+    if is_short_decimal(kind):
+        return unscaled(column)
     if column.null_count:
         column = pa.Array.from_buffers(kind, len(column), [None, *column.buffers()[1:]], offset=column.offset)
     return column.view(pa.from_numpy_dtype(np.dtype(_SIGNED[kind.bit_width]))).to_numpy(zero_copy_only=False)
@@ -156,7 +170,11 @@ def _fixed(column: pa.Array) -> Any:
 def _unfixed(words: Int64Array, nulls: Any, kind: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(kind):
         return pa.array(words != 0, mask=nulls)
-    plain = pa.array(words.astype(_SIGNED[kind.bit_width])).view(kind)
+    if is_short_decimal(kind):
+        wide = pa.py_buffer(np.stack([words, words >> 63], axis=1))  # 128 bits
+        plain = pa.Array.from_buffers(kind, len(words), [None, wide])
+    else:
+        plain = pa.array(words.astype(_SIGNED[kind.bit_width])).view(kind)
     if not nulls.any():
         return plain
     valid = np.packbits(~nulls, bitorder="little")

@@ -111,7 +111,8 @@ class Run:
             samples = take_samples(sources, question, options.memory_bytes, options.seed)
             self._pilots = pilots(question, samples)
             room = room_for(question, samples)
-            self._order = self._checked_order(room, samples) if too_large is None else replace(UNKNOWN, message=too_large)
+            with np.errstate(all="ignore"):
+                self._order = self._checked_order(room, samples) if too_large is None else replace(UNKNOWN, message=too_large)
             self._heavy_codes = self._find_heavy(room, samples)
             del samples
             self._begin(room)
@@ -164,7 +165,7 @@ class Run:
         return None
 
     def _checked_order(self, room: Room, samples: tuple[Batches, Batches]) -> Order:
-        """One sample in thirty may look like blocks by chance; then another one must, too: of more blocks if the first told nothing."""
+        """One sample in thirty may look like blocks by chance; then another must, too: of more blocks if one told nothing."""
         options, query = self._options, self._query(room)
 
         def check(samples: tuple[Batches, Batches], seed: int, more: bool = False) -> Order:
