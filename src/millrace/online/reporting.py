@@ -17,7 +17,7 @@ from millrace.online.answers import totals_of
 from millrace.online.heavy import HeavyKeys
 from millrace.online.intervals import Estimates, IntervalRule, intervals
 from millrace.online.order import Order
-from millrace.online.outlook import seconds_to_exact, share_for
+from millrace.online.outlook import Marks, pace, seconds_to_exact, share_for
 from millrace.online.protocol import Pieces, Progress
 from millrace.online.query import Output, Query
 from millrace.online.reports import Report, relative_widths
@@ -35,6 +35,7 @@ class Moment:
     ended_after: float | None  # when all input had been read, since reading began
     target: float
     groups: tuple[Any, ...] | None  # of the report before
+    marks: Marks  # of reports before
 
 
 class Reporter:
@@ -68,7 +69,9 @@ class Reporter:
         return Report(
             moment.number, moment.seconds, read, self._rows, int(totals.pairs.sum()), progress.done, estimates, groups, order,
             moment.target, self._seconds_to_target(pieces, estimates, points, progress, moment, order.inflation),
-            None if progress.done else seconds_to_exact(moment.reading, share, done, moment.ended_after),
+            None if progress.done else seconds_to_exact(
+                moment.reading, share, done, moment.ended_after, moment.marks, progress.counters.temp_written_bytes
+            ),
             progress.counters.temp_written_bytes,
         )  # fmt: skip
 
@@ -131,8 +134,9 @@ class Reporter:
         share = share_for(pieces, *self._rows, gradient, wanted, group)
         if share is None:
             return None
-        joined = float((pieces.rows_a + pieces.rows_b).mean()) / max(1, sum(self._rows))
-        return max(0.0, moment.reading * (share / joined - 1))
+        joined = float((pieces.rows_a + pieces.rows_b).mean()) / sum(self._rows)
+        read = (progress.counters.rows_a + progress.counters.rows_b) / sum(self._rows)
+        return max(0.0, pace(moment.reading, read, moment.marks) * read * (share / joined - 1))  # joining lags behind reading
 
 
 def _share_of(output: Output, point: Point, largest: FloatArray | None) -> FloatArray | None:

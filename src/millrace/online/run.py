@@ -311,7 +311,8 @@ class Run:
     def _moment(self) -> Moment:
         groups = self.history[-1].groups if self.history else None
         ended = None if self._ended_at is None else self._ended_at - self._began
-        return Moment(self._reports + 1, self._seconds, self._seconds - self._began, ended, self._target, groups)
+        marks = [(report.seconds - self._began, report.share_read) for report in self.history if report.seconds > self._began]
+        return Moment(self._reports + 1, self._seconds, self._seconds - self._began, ended, self._target, groups, marks)
 
     def _work_done(self) -> None:
         now = time.monotonic()
