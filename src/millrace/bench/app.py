@@ -320,7 +320,7 @@ def coverage(
 def online(
     rows: Annotated[int, typer.Option(help="Rows of each input that are really joined; each stands for many.")] = 500_000,
     gammas: Annotated[str, typer.Option(help="Values of gamma, for how often temporary data are read.")] = "0.5,1,2,4",
-    stream_rows: Annotated[int, typer.Option(help="Rows of each finite stream that are really joined.")] = 150_000,
+    stream_rows: Annotated[int, typer.Option(help="Rows of each finite stream that are really joined.")] = 1_000_000,
     streams: Annotated[str, typer.Option(help="Kinds of finite streams; empty for none.")] = "slow,fast,unreliable",
     seed: Seed = 1,
     json_file: Json = None,

@@ -58,7 +58,7 @@ class OnlineOptions:
 
     rows: int = 500_000
     gammas: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
-    stream_rows: int = 150_000
+    stream_rows: int = 1_000_000
     streams: tuple[str, ...] = ("slow", "fast", "unreliable")
     joins: tuple[str, ...] = tuple(JOINS)
     seed: int = 1
