@@ -201,6 +201,23 @@ def test_partitioned_folders_have_the_columns_of_their_paths(tmp_path: Path) -> 
     assert one["n"].value == sum(str(d) == "2024-01-02" and r for d, r in zip(days, right["region"].to_pylist(), strict=True))
 
 
+def test_files_may_differ_in_what_they_say_about_nulls_and_in_other_columns(tmp_path: Path) -> None:
+    left, right = _population()
+    folder = tmp_path / "right"
+    folder.mkdir()
+    kinds = [
+        pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.float64())], {"made": "by one"}),
+        pa.schema([pa.field("k", pa.int64(), metadata={"a": "b"}), pa.field("v", pa.float64(), nullable=False)]),
+    ]
+    for number in range(20):
+        part = right.slice(number * 600, 600).cast(kinds[number % 2])
+        part = part.append_column("more", pa.array(range(600))) if number % 3 else part
+        pq.write_table(part, folder / f"{number}.parquet")
+    for memory in ("100m", "600k"):
+        end = mr.estimate(left, folder, on="k", s=mr.sum_("v"), memory=memory).exact()
+        assert end["s"].value == pytest.approx(float(np.sum(right["v"].to_numpy())))
+
+
 # --- the variance of blocks
 
 

@@ -118,13 +118,13 @@ class ParquetSource:
         file = self._open(number)
         try:
             for batch in file.iter_batches(rows, row_groups=[group], columns=named, use_threads=False):
-                yield batch if here == list(columns) else self._fitted(batch, number, columns)
+                yield self._fitted(batch, number, columns)
         except (pa.ArrowException, OSError) as damaged:
             raise DamagedTableError(f"row group {group} of {self._files[number].path} can't be read: {damaged}") from damaged
         self._check_unchanged(number)
 
     def _fitted(self, batch: pa.RecordBatch, number: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """With the columns that are in the path of the file."""
+        """With the columns that are in the path of the file, and a schema without what files may differ in."""
         values = dict(self._files[number].partition)
         arrays = [
             pa.repeat(pa.scalar(values[name]).cast(self.schema.field(name).type), batch.num_rows)
@@ -132,7 +132,10 @@ class ParquetSource:
             else batch.column(name)
             for name in columns
         ]
-        return pa.RecordBatch.from_arrays(arrays, list(columns))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._plain_schema(columns))
+
+    def _plain_schema(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([(name, self.schema.field(name).type) for name in columns])
 
     def _open(self, number: int) -> pq.ParquetFile:
         """Few files stay open: there may be thousands."""
@@ -157,7 +160,7 @@ class ParquetSource:
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         parts = [batch for place in range(self.blocks) for batch in self._read(place, columns, _READ_ROWS)]
-        return pa.Table.from_batches(parts, pa.schema([self.schema.field(name) for name in columns]))
+        return pa.Table.from_batches(parts, self._plain_schema(columns))
 
     # --- samples
 
