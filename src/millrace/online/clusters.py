@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.core.step import Int64Array
 from millrace.online.estimators import rectangle
@@ -102,11 +103,14 @@ class Matches:
 
     def __init__(self, a: Sampled, b: Sampled, functions: Functions) -> None:
         self.sampled = (a, b)
-        many = _pairs_of(a.codes, b.codes)
+        common = _common(a.codes, b.codes)
+        many = _pairs_of(a.codes[common[A]], b.codes[common[B]])
         if many > _MOST_PAIRS:
             for each in (a, b):
                 each.thinned(float(np.sqrt(_MOST_PAIRS / many)))
-        self.a, self.b = _joined(a.codes, b.codes)
+            common = _common(a.codes, b.codes)
+        at = _joined(a.codes[common[A]], b.codes[common[B]])
+        self.a, self.b = common[A][at[A]], common[B][at[B]]
         self.pairs = len(self.a)
         self.values, groups = _values(functions, a.words[self.a], b.words[self.b])
         self.functions = min(self.values.shape[1], _MOST_FUNCTIONS)
@@ -228,6 +232,13 @@ def _grouped(place: Int64Array, g: FloatArray, weight: FloatArray | None = None)
     _, first, number = np.unique(place, return_index=True, return_inverse=True)
     sums: FloatArray = np.stack([np.bincount(number, column, len(first)).astype(np.float64) for column in g.T], axis=1)
     return _square(sums), _square(sums, None if weight is None else weight[first])
+
+
+def _common(one: Int64Array, other: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Places of codes that are on both sides: few, mostly, and quicker to find by hashing than the pairs by sorting."""
+    b = np.flatnonzero(pc.is_in(pa.array(other), pa.array(one)))
+    a = np.flatnonzero(pc.is_in(pa.array(one), pa.array(other[b])))
+    return a, b
 
 
 def _pairs_of(one: Int64Array, other: Int64Array) -> int:
