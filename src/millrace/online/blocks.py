@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from millrace.online.protocol import A, B
 from millrace.online.reading import Readers
 from millrace.online.rectangles import rectangle_bytes
 from millrace.online.spill import Spill
+
+_FEW, _MANY = 16, 1 << 62  # blocks
 
 
 class Block:
@@ -61,21 +63,27 @@ class Block:
 
 
 def block_rows(
-    functions: Functions, widths: tuple[int, int], rows: tuple[int, int], budget: Budget, *, per_block: int, per_row: int = 0
-) -> tuple[int, int]:
-    """The largest block, rows of A and B in proportion to the inputs, that fits with a table for either side.
+    functions: Functions, widths: tuple[int, int], rows: tuple[int, int], budget: Budget, *, per_block: int, per_row: int = 0,
+    table_for: Callable[[int, int], int] = max,
+) -> tuple[int, int]:  # fmt: skip
+    """The largest block, rows of A and B in proportion to the inputs, that fits with a table of `table_for` rows: for
+    either side, if not given.
 
     `per_block` bytes stay behind for each block of the inputs, `per_row` are needed for each row of a block. If one input comes
-    late, each block holds rows of one only: there are up to twice as many.
+    late, each block holds rows of one only: there are up to twice as many. In a memory too small for all that stays behind,
+    there is room for that of a few blocks: a join must do with it.
     """
     share = max(0.01, min(0.99, rows[A] / max(1, sum(rows))))
-    total = min(budget.free_bytes // 8, sum(rows) + 64)
-    while total >= 16:
-        a, b = int(total * share) + 1, int(total * (1 - share)) + 1
-        needed = 8 * (a * widths[A] + b * widths[B]) + per_row * (a + b) + rectangle_bytes(functions, widths, max(a, b))
-        if needed + per_block * int(3 + 2 * sum(rows) / total) <= budget.free_bytes:
-            return a, b
-        total = int(total * 0.97)
+    for most in (_MANY, _FEW):
+        total = min(budget.free_bytes // 8, sum(rows) + 64)
+        while total >= 16:
+            a, b = int(total * share) + 1, int(total * (1 - share)) + 1
+            needed = (
+                8 * (a * widths[A] + b * widths[B]) + per_row * (a + b) + rectangle_bytes(functions, widths, table_for(a, b))
+            )
+            if needed + per_block * min(most, int(3 + 2 * sum(rows) / total)) <= budget.free_bytes:
+                return a, b
+            total = int(total * 0.97)
     guess = 2 * budget.memory_bytes  # the join that asked finds out (`needs`)
     raise BudgetError(
         f"the memory budget of {format_bytes(budget.memory_bytes)} is too small to hold a block of rows; try memory={guess}",

@@ -177,6 +177,11 @@ class MergeShrink:
         self.done = True
 
 
+def _table_rows(a: int, b: int) -> int:
+    """The smaller side of a block is built on. Not too few, as sizes of inputs may be estimates."""
+    return max(min(a, b), max(a, b) // 4)
+
+
 class RunStage:
     """Blocks of rows that meet, are sorted and put away as runs, and in the end are merged."""
 
@@ -194,8 +199,10 @@ class RunStage:
         self.pieces = Pieces("rectangles", 0, functions.functions, functions.groups, budget)
         self._each = 2 * 8 * max(widths)  # while runs are merged: a row that waits, and its copy when it is joined
         self._piece_bytes = Pieces.bytes_each(functions.functions, functions.groups)
-        self.block_rows = block_rows(functions, widths, rows, budget, per_block=2 * self._piece_bytes, per_row=16)
-        self._rectangle = make_rectangle(functions, widths, max(self.block_rows), budget)
+        self.block_rows = block_rows(
+            functions, widths, rows, budget, per_block=2 * self._piece_bytes, per_row=16, table_for=_table_rows
+        )
+        self._rectangle = make_rectangle(functions, widths, _table_rows(*self.block_rows), budget)
         self.block = Block(widths, self.block_rows, budget)
         budget.reserve("order of a block", 16 * sum(self.block_rows))
         blocks = 2 + max(rows[side] // self.block_rows[side] for side in (A, B))
