@@ -154,3 +154,8 @@ def test_random_cases_end_with_the_answer_and_each_pair_once(name: str, first: i
 def test_some_random_cases_end_with_the_answer(name: str, tmp_path: Path) -> None:
     for seed in (107, 115):
         Case(seed, tmp_path).check(name)
+
+
+@pytest.mark.parametrize("name", ["sms", "dbo"])
+def test_runs_that_are_more_than_there_is_memory_for_become_fewer(name: str, tmp_path: Path) -> None:
+    Case(40, tmp_path).check(name)

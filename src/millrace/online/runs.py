@@ -27,6 +27,7 @@ from millrace.online.spill import Spill, count_transfers
 from millrace.online.sums import Sums
 
 _LEAST_ROOM = 4  # rows that wait to be joined while runs are merged, by plan
+_AT_ONCE = 16  # runs that become one
 
 
 class Run:
@@ -64,9 +65,13 @@ class Run:
         """How many rows at hand have a smaller code."""
         return int(np.searchsorted(self.words[self.position :, 0], code, "left"))
 
+    def upto(self, code: int) -> int:
+        """How many rows at hand have this code or a smaller one."""
+        return int(np.searchsorted(self.words[self.position :, 0], code, "right"))
+
     def of(self, code: int) -> Iterator[Int64Array]:
         """All rows with a code, which no row left is below; from the extents that follow too, without moving on."""
-        end = self.position + int(np.searchsorted(self.words[self.position :, 0], code, "right"))
+        end = self.position + self.upto(code)
         yield self.words[self.position : end]
         if end == len(self.words) and self.more:
             for words in self.stored.chunks(self.extent + 1):
@@ -74,6 +79,18 @@ class Run:
                 yield words[:count]
                 if count < len(words):
                     return
+
+
+def in_order(runs: Sequence[Run]) -> Iterator[Int64Array]:
+    """All rows of some runs by their keys, a portion at a time."""
+    for run in runs:
+        run.refill()
+    while left := [run for run in runs if run.position < len(run.words)]:
+        bound = min((run.last for run in left if run.more), default=None)
+        words = np.concatenate([run.take(None if bound is None else run.upto(bound)) for run in left])
+        yield words[np.argsort(words[:, 0], kind="stable")]
+        for run in left:
+            run.refill()
 
 
 class MergeShrink:
@@ -263,6 +280,7 @@ class RunStage:
             if self._budget.free_bytes < extents + self._each:  # runs are many more than planned: no estimate until the end
                 self.pieces.drop()
                 self._made_of.clear()
+                extents = self._merge_some(extents)
             room = max(1, (self._budget.free_bytes - extents) // (2 * self._each))
             self._budget.reserve("runs at hand", extents + room * self._each)
             self._merge = MergeShrink(self._runs, self._made_of, self.pieces, self._rectangle, room)
@@ -270,6 +288,24 @@ class RunStage:
         self.counters.joins += 1
         self.counters.results = self.pieces.pairs_joined()
         return self._merge.done
+
+    def _merge_some(self, extents: int) -> int:
+        """Until an extent of each run fits, some runs of a side become one. Returns what the extents take."""
+        while self._budget.free_bytes < extents + _LEAST_ROOM * self._each:
+            of_side = [[run for run in self._runs if run.side == side and run.stored.rows] for side in (A, B)]
+            each = 4 * max(run.stored.largest_bytes for run in self._runs)  # an extent, its rows in order, and what is between
+            chosen = max(of_side, key=len)[: max(2, min(_AT_ONCE, self._budget.free_bytes // each))]
+            if len(chosen) < 2:
+                break
+            self._budget.reserve("runs that become one", each * len(chosen))
+            side = chosen[0].side
+            stored = StoredRows(self._spill, self.block.widths[side], self._extent)
+            for words in in_order(chosen):
+                stored.append(words)
+            self._budget.release("runs that become one")
+            self._runs = [run for run in self._runs if run not in chosen] + [Run(side, stored)]
+            extents = sum(run.stored.largest_bytes for run in self._runs)
+        return extents
 
     def progress(self, *, reported: bool = False, stalled: bool = False) -> Progress:
         count_transfers(self.counters, self._spill)

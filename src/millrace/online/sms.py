@@ -19,6 +19,8 @@ Needs keys that can be sorted by code. Transfers are those of GRACE. What one ru
 Differs from the paper:
     - Within a block, and between the rows of a stretch of keys, rows are joined through a table, not by merging.
     - Pairs are put out by the merge, each of them once; the rectangles of the sort phase serve the estimate.
+    - Where the runs are so many more than planned that an extent of each does not fit (inputs much longer than they were said
+      to be), some become one first, and there is no estimate until the end.
 """
 
 from __future__ import annotations
