@@ -508,3 +508,17 @@ def test_numbers_too_large_to_be_added_up_are_no_error() -> None:
     report = mr.estimate(left, left, on="k", s=mr.sum_("left.x"), v=mr.var_pop("left.x")).exact()
     assert report["s"].value == math.inf
     assert not math.isfinite(report["v"].value)
+
+
+@pytest.mark.parametrize("odd", [float("inf"), float("nan")])
+@pytest.mark.parametrize("where", [None, "left.k + right.k >= 0"])
+def test_an_infinity_that_meets_a_null_is_left_out(odd: float, where: str | None) -> None:
+    """And one that meets a number is not."""
+    left = pa.table({"k": [1, 2, 3], "x": pa.array([None, 2.0, 3.0], pa.float64())})
+    right = pa.table({"k": [1, 2, 2], "y": [odd, 5.0, 1.0]})
+    asked = {"on": "k", "s": "sum(left.x * right.y)", "a": "avg(left.x * right.y)", "n": "count(left.x * right.y)"}
+    end = mr.estimate(left, right, where=where, **asked).exact()
+    assert [end[name].value for name in "san"] == [12.0, 6.0, 2.0]
+    met = mr.estimate(left, pa.table({"k": [1, 2], "y": [4.0, odd]}), where=where, **asked).exact()
+    assert not math.isfinite(met["s"].value)
+    assert met["n"].value == 1

@@ -40,15 +40,17 @@ Part = tuple[tuple[int, float], ...]  # functions, and how often each counts
 
 @dataclass(frozen=True)
 class Room:
-    """What is not known before the rows have been seen: groups of either side, and how long texts are."""
+    """What is not known before the rows have been seen: groups of either side, how long texts are, and whether an infinity or
+    NaN may meet a null (`odd`)."""
 
     groups: tuple[int, int] = (1, 1)
     text_bytes: int = 16
+    odd: bool = False
 
     def most(self, other: Room) -> Room:
         """Room for both."""
         a, b = (max(pair) for pair in zip(self.groups, other.groups, strict=True))
-        return Room((a, b), max(self.text_bytes, other.text_bytes))
+        return Room((a, b), max(self.text_bytes, other.text_bytes), self.odd or other.odd)
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,10 @@ class Query:
         self._null_free: dict[tuple[int, str], bool] = {}
         self._sources = sources
         self._made = _Functions()
-        terms = {label: products(value) for label, value in question.values.items()}
+        # null is 0 in a product, and with an infinity or NaN that would be NaN: then values are worked out for each pair
+        terms = {
+            label: None if room.odd and len(value.sides) > 1 else products(value) for label, value in question.values.items()
+        }
         self.general = bool(question.pair_conditions or question.key_types) or any(
             each is None or len(each) > MOST_TERMS for each in terms.values()
         )
@@ -243,6 +248,14 @@ class Query:
             )
         self.sides = (self._side(A, seeds[A]), self._side(B, seeds[B]))
         self.functions = self._functions()
+
+    def ask_for_finite_values(self) -> None:
+        """A value that is not finite ends the run (`NeedsRoom`) where it may be multiplied with a null of the other side."""
+        if self.room.odd or not any(len(value.sides) > 1 for value in self.question.values.values()):
+            return
+        for side, each in enumerate(self.sides):
+            needs = [need for word in self.sides[1 - side].words for need in word.needs]
+            each.finite = not all(need.without_nulls(self._is_null_free) for need in needs)
 
     # --- functions of the aggregates
 

@@ -133,6 +133,7 @@ class Run:
         options = self._options
         check_groups(*room.groups)
         self._room, self.query = room, self._query(room)
+        self.query.ask_for_finite_values()
         budget = Budget(options.memory_bytes)
         spill = FileSpill(options.spill, limit_bytes=options.spill_limit_bytes)
         try:
@@ -444,4 +445,4 @@ def _more(room: Room, more: NeedsRoom, seen: tuple[int, int]) -> Room:
         most = MOST_GROUPS // groups[other]
         groups[more.side] = max(more.groups, min(most, max(2 * more.groups, 4 * groups[more.side])))
         groups[other] = max(seen[other], min(groups[other], MOST_GROUPS // groups[more.side]))
-    return Room((groups[A], groups[B]), max(room.text_bytes, -(-2 * more.text_bytes // 8) * 8))
+    return Room((groups[A], groups[B]), max(room.text_bytes, -(-2 * more.text_bytes // 8) * 8), room.odd or more.odd)

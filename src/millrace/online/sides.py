@@ -32,11 +32,11 @@ _NAN = float("nan")  # one object, so that all NaN are one group
 
 
 class NeedsRoom(Exception):
-    """A run must start again with more room: more groups on a side, or longer texts."""
+    """A run must start again with more room: more groups on a side, longer texts, or products of an infinity or NaN (`odd`)."""
 
-    def __init__(self, side: int, *, groups: int = 0, text_bytes: int = 0) -> None:
-        super().__init__(f"side {side}: {groups} groups, texts of {text_bytes} bytes")
-        self.side, self.groups, self.text_bytes = side, groups, text_bytes
+    def __init__(self, side: int, *, groups: int = 0, text_bytes: int = 0, odd: bool = False) -> None:
+        super().__init__(f"side {side}: {groups} groups, texts of {text_bytes} bytes, odd values: {odd}")
+        self.side, self.groups, self.text_bytes, self.odd = side, groups, text_bytes, odd
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ class Side:
         self.number, self._codec, self.key = number, codec, tuple(key)
         self.filters, self.words, self.grouping = tuple(filters), tuple(words), grouping
         self.records = Records(codec, key, columns=columns, text_bytes=text_bytes)
+        self.finite = False  # whether a value that is not finite ends the run
         self._random = None if shuffle is None else np.random.default_rng(shuffle).integers(0, 1 << 63, 1, np.uint64)
         self.width = self.records.width + len(self.words) + (grouping is not None)
 
@@ -161,7 +162,10 @@ class Side:
 
         numbers = words.view(np.float64)
         for number, word in enumerate(self.words):
-            numbers[:, self.place(number)] = _doubles(word, value, rows)
+            found = _doubles(word, value, rows)
+            if self.finite and word.expression is not None and not np.isfinite(found).all():
+                raise NeedsRoom(self.number, odd=True)
+            numbers[:, self.place(number)] = found
         if self.grouping is not None:
             words[:, self.width - 1] = self.grouping.codes([plain(batch.column(name)) for name in self.grouping.columns])
         return words
