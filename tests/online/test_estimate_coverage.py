@@ -163,6 +163,4 @@ def test_over_many_seeds_reports_on_row_groups_cover_nearly_what_they_promise(ca
         assert np.mean(measured.held) >= least - 3 * math.sqrt(0.95 * 0.05 / 80), (case, key)
         off = np.array(measured.off)
         assert abs(off.mean()) <= (3 / math.sqrt(len(off)) + 0.1) * off.std(ddof=1), (case, key)
-        # of tables sorted by key a small sample shows COUNT and SUM well, and how far both go together less so
-        most = 25 if case == "both by key" else 4
-        assert np.mean(measured.variances) < most * np.mean(measured.squares), (case, key)
+        assert np.mean(measured.variances) < 4 * np.mean(measured.squares), (case, key)
