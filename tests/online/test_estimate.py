@@ -294,6 +294,19 @@ def test_early_intervals_hold_the_answer_as_often_as_they_say() -> None:
     assert abs(np.mean(off)) < 4 * np.std(off) / math.sqrt(runs)
 
 
+def test_sums_of_values_that_are_never_negative_have_intervals_above_0() -> None:
+    """On the scale of logarithms: as far below as above, as a factor. A difference of two sums may be below 0."""
+    asked = {"s": "sum(price)", "both": "sum(price * (region + 1))", "less": "sum(price - 1000)"}
+    run = mr.estimate(ORDERS, ITEMS, on=ON, every=0, memory="2m", where="colour = 'red'", **asked)
+    reports = [report for report in run if report.pairs >= 20]
+    for label in ("s", "both"):
+        for early in (report[label] for report in reports[:3]):
+            assert 0 < early.low < early.value < early.high
+            assert early.high / early.value == pytest.approx(early.value / early.low)
+    early = reports[0]["less"]
+    assert early.high - early.value == pytest.approx(early.value - early.low)
+
+
 def test_matches_without_a_value_are_no_matches_of_an_aggregate() -> None:
     """Most values are null: more pairs are joined than the count will ever be."""
     left, right, _ = _population()

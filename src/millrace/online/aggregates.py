@@ -18,7 +18,7 @@ Estimates are corrected by that, by a tenth at most: with more to correct, S say
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -26,6 +26,7 @@ import numpy as np
 from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
 from millrace.online.estimators import Totals
+from millrace.online.freedom import Parts
 from millrace.online.sums import FloatArray
 
 Aggregate = Literal["COUNT", "SUM", "AVG", "VAR_POP", "VAR_SAMP", "STDDEV_POP", "STDDEV_SAMP"]
@@ -44,7 +45,7 @@ class Point:
     variance: FloatArray  # (G,) NaN where there is none
     pairs: Int64Array  # (G,)
     exact: bool
-    degrees: float
+    degrees: float | FloatArray  # of freedom of the variance
     gradient: FloatArray  # (G, K), in the totals
     sample: FloatArray | None = None  # (G,) VAR and STDDEV: how many independent values would tell AVG as well as these matches
 
@@ -102,7 +103,15 @@ def aggregate(name: str, totals: Totals, pilot: float = 0.0) -> Point:
         if functions_needed(kind) == 3 and not totals.exact:
             of_mean, off = _second_order(totals, gradient, value, variance, root=kind.startswith("STDDEV"))
             value, sample = value * (1 - off), _spread(kind, value) / of_mean
-    return Point(kind, value, variance, totals.pairs, totals.exact, totals.degrees, gradient, sample)
+    point = Point(kind, value, variance, totals.pairs, totals.exact, totals.degrees, gradient, sample)
+    return trusted(point, totals.parts, gradient)
+
+
+def trusted(point: Point, parts: Parts | None, gradient: FloatArray) -> Point:
+    """With the degrees of freedom that the parts of its totals leave; `gradient` in the functions of these parts."""
+    if parts is None or point.exact:
+        return point
+    return replace(point, degrees=np.minimum(point.degrees, parts.degrees(gradient)))
 
 
 def _spread(kind: Aggregate, value: FloatArray) -> FloatArray:

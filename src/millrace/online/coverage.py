@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -99,8 +99,8 @@ def measure(
         raise ParameterError(f"scheme must be one of {', '.join(_RUNS)}; got {scheme!r}")
     if reshuffles < 2 or not shares or not all(0 < share <= 1 for share in shares):
         raise ParameterError(f"give at least two reshuffles and shares of the input above 0; got {reshuffles} and {shares!r}")
-    rule = rule or IntervalRule()
     population = population.first_functions(functions_needed(name))
+    rule = replace(rule or IntervalRule(), positive=population.positive)
     answer = population.answer()
     truth = float(aggregate(name, Totals(answer.t, np.zeros_like(answer.sx), answer.pairs, exact=True)).value[0])
     random = np.random.default_rng(seed)
@@ -144,6 +144,11 @@ def _summary(
     return Coverage(population.name, scheme, name, len(value), tuple(rows), together, at_stop, float(stopped.mean()))
 
 
+def _chosen(narrow: Totals, wider: Totals | None) -> Totals:
+    """As a run would report it: what V^ rests on are the rows that have met."""
+    return narrow if wider is None else replace(wider, parts=narrow.parts)
+
+
 def _rows_read(population: Population, share: float) -> tuple[int, int]:
     return max(2, round(share * population.of_a)), max(2, round(share * population.of_b))
 
@@ -156,7 +161,9 @@ def _rectangle_run(
         n, m = _rows_read(population, share)
         left, right = population.joined(order_a[:n], order_b[:m])
         sums = sums_of_keys(left, right)
-        reports.append(rectangle(widened(sums, left, right) if wide else sums, n, m, population.of_a, population.of_b))
+        narrow = rectangle(sums, n, m, population.of_a, population.of_b)
+        wider = rectangle(widened(sums, left, right), n, m, population.of_a, population.of_b) if wide else None
+        reports.append(_chosen(narrow, wider))
     return reports
 
 
@@ -185,10 +192,12 @@ def _staggered_run(
         m = np.maximum(2, np.round(last * population.of_b)).astype(np.int64)
         left, right = population.joined(np.flatnonzero(place_a < n[part_a]), np.flatnonzero(place_b < m[part_b]))
         sums = sums_of_keys(left, right, of_key, PARTITIONS)
+        narrow, wider = staggered(by_partition(sums), n, m, population.of_a, population.of_b), None
         if wide:
             p, r = (n / population.of_a)[of_key], (m / population.of_b)[of_key]
             sums = widened(sums, left, right, of_key, share_a=p, share_b=r)
-        reports.append(staggered(by_partition(sums), n, m, population.of_a, population.of_b))
+            wider = staggered(by_partition(sums), n, m, population.of_a, population.of_b)
+        reports.append(_chosen(narrow, wider))
     return reports
 
 
@@ -208,11 +217,13 @@ def _finishing_run(
         left, right = population.joined(in_a, in_b)
         sums = sums_of_keys(left, right, of_key, PARTITIONS)
         counts = [np.bincount(part, minlength=PARTITIONS) for part in (part_a[in_a], part_b[in_b], part_a, part_b)]
+        narrow, wider = finishing(by_partition(sums), *counts), None
         if wide:
             own_a, own_b, total_a, total_b = counts
             p, r = own_a / np.maximum(total_a, 1), own_b / np.maximum(total_b, 1)
             sums = widened(sums, left, right, of_key, share_a=p[of_key], share_b=r[of_key])
-        reports.append(finishing(by_partition(sums), *counts))
+            wider = finishing(by_partition(sums), *counts)
+        reports.append(_chosen(narrow, wider))
     return reports
 
 
@@ -221,17 +232,20 @@ def _region_run(
 ) -> list[Totals]:
     edges_a = np.linspace(0, population.of_a, RUNS + 1).astype(np.int64)
     edges_b = np.linspace(0, population.of_b, RUNS + 1).astype(np.int64)
-    runs = []
+    runs, widest = [], []
     for i in range(max(1, round(max(shares) * RUNS))):
         left, right = population.joined(order_a[edges_a[i] : edges_a[i + 1]], order_b[edges_b[i] : edges_b[i + 1]])
-        sums = sums_of_keys(left, right)
-        runs.append(widened(sums, left, right) if wide else sums)
+        runs.append(sums_of_keys(left, right))
+        widest.append(widened(runs[-1], left, right) if wide else runs[-1])
     reports: list[Totals] = []
     for share in shares:
         count = max(1, round(share * RUNS))
         na, nb = np.diff(edges_a)[:count], np.diff(edges_b)[:count]
         cover = shares_of(edges_a[:count], na, edges_b[:count], nb)
-        reports.append(region(stacked(runs[:count]), na, nb, cover, population.of_a, population.of_b))
+        narrow, wider = (
+            region(stacked(each[:count]), na, nb, cover, population.of_a, population.of_b) for each in (runs, widest)
+        )
+        reports.append(_chosen(narrow, wider))
     return reports
 
 
@@ -251,9 +265,11 @@ def _stratum_run(
         left, right = population.joined(in_a, order_b[:m])
         rows_a, rows_b = np.array([n, population.of_a]), np.array([m, m])
         sums = sums_of_keys(left, right, heavy, 2)
+        narrow, wider = staggered(by_partition(sums), rows_a, rows_b, population.of_a, population.of_b), None
         if wide:
             sums = widened(sums, left, right, heavy, pool=heavy)
-        reports.append(staggered(by_partition(sums), rows_a, rows_b, population.of_a, population.of_b))
+            wider = staggered(by_partition(sums), rows_a, rows_b, population.of_a, population.of_b)
+        reports.append(_chosen(narrow, wider))
     return reports
 
 

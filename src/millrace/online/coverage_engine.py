@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,8 +93,8 @@ def measure_engine(
     """Reshuffle, join, and look at every report. `wide`: with the moments of heavy keys, as `mr.estimate` has them."""
     if reshuffles < 2:
         raise ParameterError(f"give at least two reshuffles; got {reshuffles}")
-    rule = rule or IntervalRule()
     population = population.first_functions(functions_needed(name))
+    rule = replace(rule or IntervalRule(), positive=population.positive)
     answer = population.answer()
     truth = float(aggregate(name, exactly(answer)).value[0])
     (records_a, left), (records_b, right) = (
@@ -145,12 +145,15 @@ def _look(
     pieces: Any = progress.pieces
     done = int(pieces.exact.sum())
     ended = progress.input_ended and done > 0
+    totals = totals_of(pieces, population.of_a, population.of_b, input_ended=ended)
+    assert totals is not None
     if heavy is not None:
         heavy.joined(pieces.rows_a, pieces.rows_b, join.partition_of)
         one_group = np.zeros(1, np.int64)
         pieces, _ = heavy.applied(pieces, one_group, population.of_a, population.of_b, ended=ended)
-    totals = totals_of(pieces, population.of_a, population.of_b, input_ended=ended)
-    assert totals is not None
+        wide = totals_of(pieces, population.of_a, population.of_b, input_ended=ended)
+        assert wide is not None
+        totals = replace(wide, parts=totals.parts)
     point = aggregate(name, totals)
     made = intervals(point, rule)
     read = progress.counters.rows_a + progress.counters.rows_b

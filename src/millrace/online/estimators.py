@@ -18,13 +18,14 @@ are an axis in front of its arrays. Legend, as in the formulas:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
+from millrace.online.freedom import Parts
 from millrace.online.sums import FloatArray, Sums
 
 Rows = int | npt.NDArray[np.int64]
@@ -39,6 +40,7 @@ class Totals:
     pairs: Int64Array  # (G,) matches that the estimate rests on
     exact: bool = False  # value is the answer, covariance is 0
     degrees: float = math.inf  # of freedom of the covariance, where few independent parts lie behind it
+    parts: Parts | None = field(default=None, repr=False, compare=False)  # what the covariance is made of, if that can be told
 
     @property
     def variance(self) -> FloatArray:
@@ -54,6 +56,7 @@ class Totals:
             self.pairs + other.pairs,
             self.exact and other.exact,
             min(self.degrees, other.degrees),
+            other.parts if self.exact else self.parts if other.exact else None,
         )
 
 
@@ -76,7 +79,8 @@ def rectangle(sums: Sums, n: int, m: int, of_a: int, of_b: int) -> Totals:
     _check_rows(n, of_a, "A")
     _check_rows(m, of_b, "B")
     value, covariance = _rectangles(sums, n, m, of_a, of_b)
-    return Totals(value, covariance, sums.pairs, exact=n == of_a and m == of_b)
+    parts = _parts(_one(sums), np.array([n]), np.array([m]), of_a, of_b)
+    return Totals(value, covariance, sums.pairs, exact=n == of_a and m == of_b, parts=parts)
 
 
 def _rectangles(sums: Sums, n: Rows, m: Rows, of_a: Rows, of_b: Rows) -> tuple[FloatArray, FloatArray]:
@@ -203,7 +207,7 @@ def _region(sums: Sums, na: Int64Array, nb: Int64Array, cover: Shares, of_a: int
     covariance = everything**2 * (
         mean_a * (w - 1 / of_a) + mean_b * (v - 1 / of_b) + mean_g * (1 / cover.area - w / of_b - v / of_a + 1 / everything)
     )
-    return Totals(value, covariance, pairs)
+    return Totals(value, covariance, pairs, parts=_parts(sums, na, nb, of_a, of_b, alike=True))
 
 
 def staggered(sums: Sums, rows_a: Int64Array, rows_b: Int64Array, of_a: int, of_b: int) -> Totals:
@@ -226,7 +230,7 @@ def staggered(sums: Sums, rows_a: Int64Array, rows_b: Int64Array, of_a: int, of_
     pairs = sums.pairs.sum(axis=0)
     if (n == n[0]).all() and (m == m[0]).all():
         whole = Sums(sums.t.sum(axis=0), sums.sx.sum(axis=0), sums.sy.sum(axis=0), sums.q.sum(axis=0), pairs)
-        return rectangle(whole, int(n[0]), int(m[0]), of_a, of_b)
+        return replace(rectangle(whole, int(n[0]), int(m[0]), of_a, of_b), parts=_parts(sums, n, m, of_a, of_b))
     if (n == 0).any() or (m == 0).any():
         return _unknown(sums.t.shape[1:], pairs)
     p, r = n / of_a, m / of_b
@@ -236,7 +240,11 @@ def staggered(sums: Sums, rows_a: Int64Array, rows_b: Int64Array, of_a: int, of_
     inner = _times(left_a, sums.sx) + _times(left_b, sums.sy) - _times(left_a * left_b, sums.q)
     own = (inner * square).sum(axis=0)
     covariance = own - _centre(each, (1 - p) / p, of_a) - _centre(each, (1 - r) / r, of_b)
-    return Totals(each.sum(axis=0), covariance, pairs)
+    return Totals(each.sum(axis=0), covariance, pairs, parts=Parts(sums, p, r))
+
+
+def _parts(sums: Sums, n: Int64Array, m: Int64Array, of_a: Rows, of_b: Rows, *, alike: bool = False) -> Parts:
+    return Parts(sums, n / np.maximum(of_a, 1), m / np.maximum(of_b, 1), alike)
 
 
 def _centre(each: FloatArray, odds: FloatArray, rows: int) -> FloatArray:
@@ -318,7 +326,8 @@ def finishing(
         raise ParameterError("no partition can have joined more rows than it has; give rows joined, then rows in all")
     value, covariance = _rectangles(sums, n, m, of_a, of_b)
     exact = bool((((n == of_a) & (m == of_b)) | (of_a == 0) | (of_b == 0)).all())
-    return Totals(value.sum(axis=0), covariance.sum(axis=0), sums.pairs.sum(axis=0), exact)
+    parts = _parts(sums, n, m, of_a, of_b)
+    return Totals(value.sum(axis=0), covariance.sum(axis=0), sums.pairs.sum(axis=0), exact, parts=parts)
 
 
 def sample_of_parts(done: Sums, parts: int) -> Totals:
@@ -337,6 +346,11 @@ def sample_of_parts(done: Sums, parts: int) -> Totals:
     off = done.t - done.t.mean(axis=0)
     spread = np.einsum("igk,igl->gkl", off, off) / (d - 1)
     return Totals(value, parts**2 * (1 - d / parts) * spread / d, pairs, degrees=float(d - 1))
+
+
+def _one(sums: Sums) -> Sums:
+    """As the only one of several."""
+    return Sums(sums.t[None], sums.sx[None], sums.sy[None], sums.q[None], sums.pairs[None])
 
 
 def _only(sums: Sums) -> Sums:

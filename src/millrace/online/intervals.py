@@ -188,12 +188,12 @@ def _limits(point: Point, rule: IntervalRule, variance: FloatArray) -> tuple[Flo
 
 
 def _degrees(point: Point) -> FloatArray:
-    """Of freedom: few matches say little about V^. The logarithm of a count needs no such help.
+    """Of freedom: few matches say little about V^, and so do few keys (`freedom`).
 
     V^ of a mean of n normal values has n - 1 degrees, as 2 (mean)^2/variance of v^2 says; that of their variance, which rests
     on fourth powers, n/7. n is here the number of independent values that would do: matches share rows.
     """
-    each: FloatArray = np.full(len(point.value), point.degrees)
+    each: FloatArray = np.broadcast_to(np.asarray(point.degrees, np.float64), point.value.shape)
     if point.name == "COUNT":
         return each
     matches = np.maximum(point.pairs, 2) - 1.0

@@ -40,6 +40,11 @@ class Population:
     def keys(self) -> int:
         return int(max(self.keys_a.max(), self.keys_b.max())) + 1
 
+    @property
+    def positive(self) -> bool:
+        """No function of any pair is negative."""
+        return bool((self.u >= 0).all() and (self.v >= 0).all())
+
     def joined(self, rows_a: Int64Array | slice, rows_b: Int64Array | slice) -> tuple[KeyMoments, KeyMoments]:
         """Moments of some rows of both sides."""
         left = KeyMoments.of(self.keys_a[rows_a], self.u[rows_a], self.keys)

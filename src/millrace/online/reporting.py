@@ -5,6 +5,7 @@ pieces --> those of groups that have been seen --> totals --> with heavy keys --
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from millrace.core.step import Int64Array
-from millrace.online.aggregates import Point, aggregate, projected
+from millrace.online.aggregates import Point, aggregate, projected, trusted
 from millrace.online.answers import totals_of
+from millrace.online.estimators import Totals
 from millrace.online.heavy import HeavyKeys
 from millrace.online.intervals import Estimates, IntervalRule, intervals
 from millrace.online.order import Order
@@ -41,8 +43,17 @@ class Moment:
 class Reporter:
     """Makes the reports of one join."""
 
-    def __init__(self, query: Query, rows: tuple[int, int], rule: IntervalRule, order: Order, heavy: HeavyKeys | None) -> None:
-        self._query, self._rows, self._rule, self._order, self._heavy = query, rows, rule, order, heavy
+    def __init__(
+        self,
+        query: Query,
+        rows: tuple[int, int],
+        rule: IntervalRule,
+        positive: Collection[str],  # labels of sums of which no part is below 0
+        order: Order,
+        heavy: HeavyKeys | None,
+    ) -> None:
+        self._query, self._rows, self._order, self._heavy = query, rows, order, heavy
+        self._rules = {output.label: replace(rule, positive=output.label in positive) for output in query.outputs}
 
     def report(self, progress: Progress, moment: Moment) -> Report:
         groups, chosen, pieces = self._selected(progress.pieces, moment.groups)
@@ -56,11 +67,11 @@ class Reporter:
             wide = totals_of(pieces, *self._rows, input_ended=ended)
             assert wide is not None
             note = heavy_key_note(totals, wide)
-            totals, notes = wide, () if note is None else (note,)
+            totals, notes = replace(wide, parts=totals.parts), () if note is None else (note,)
         totals, order = self._order.applied(totals, pieces, *self._rows)
-        points = [self._point(output, output.of(totals), pieces) for output in self._query.outputs]
+        points = [self._point(output, totals, pieces) for output in self._query.outputs]
         estimates = {
-            output.label: intervals(point, self._rule, largest=_share_of(output, point, largest), notes=notes)
+            output.label: intervals(point, self._rules[output.label], largest=_share_of(output, point, largest), notes=notes)
             for output, point in zip(self._query.outputs, points, strict=True)
         }
         read = (progress.counters.rows_a, progress.counters.rows_b)
@@ -76,8 +87,9 @@ class Reporter:
         )  # fmt: skip
 
     @staticmethod
-    def _point(output: Output, totals: Any, pieces: Any) -> Point:
-        point = aggregate(output.aggregate, totals, output.shift)
+    def _point(output: Output, totals: Totals, pieces: Any) -> Point:
+        point = aggregate(output.aggregate, output.of(totals), output.shift)
+        point = trusted(point, totals.parts, output.gradient(point.gradient, totals.value.shape[-1]))
         if output.count is not None:  # of its own matches: those that have a value
             found = pieces.t[..., output.count].sum(axis=0) + pieces.certain.t[:, output.count]
             point = replace(point, pairs=np.rint(found).astype(np.int64))

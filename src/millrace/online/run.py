@@ -34,7 +34,7 @@ from millrace.online.randomness import columns_in_order
 from millrace.online.reporting import Moment, Reporter
 from millrace.online.reports import Held, Report, against_the_end
 from millrace.online.row_groups import ParquetSource
-from millrace.online.samples import Batches, block_sizes, check_groups, pilots, room_for, take_samples
+from millrace.online.samples import Batches, block_sizes, check_groups, never_negative, pilots, room_for, take_samples
 from millrace.online.sides import NeedsRoom
 from millrace.online.sources import Source
 from millrace.online.spill import FileSpill
@@ -110,6 +110,7 @@ class Run:
             too_large = self._mixed()
             samples = take_samples(sources, question, options.memory_bytes, options.seed)
             self._pilots = pilots(question, samples)
+            self._positive = never_negative(question, samples)
             room = room_for(question, samples)
             with np.errstate(all="ignore"):
                 self._order = self._checked_order(room, samples) if too_large is None else replace(UNKNOWN, message=too_large)
@@ -149,7 +150,7 @@ class Run:
             self._stop()
             raise self._too_small() from None
         self.budget = budget
-        self._reporter = Reporter(self.query, self._rows, options.rule, self._order, self._heavy)
+        self._reporter = Reporter(self.query, self._rows, options.rule, self._positive, self._order, self._heavy)
 
     def _mixed(self) -> str | None:
         """Tables whose rows lie in some order inside row groups are read in random order inside them. If one can't be: why."""

@@ -13,10 +13,12 @@ from millrace.core.errors import ParameterError
 from millrace.online.aggregates import functions_needed
 from millrace.online.clusters import SAMPLE_BLOCKS
 from millrace.online.evaluate import doubles, evaluate, plain
+from millrace.online.expressions import Expression, products
 from millrace.online.protocol import A, B
 from millrace.online.query import MOST_GROUPS, Question, Room
 from millrace.online.sides import Grouping, NeedsRoom
 from millrace.online.sources import Source
+from millrace.online.sums import FloatArray
 
 Batches = Sequence[pa.RecordBatch]
 _BLOCK_ROWS = 8192
@@ -110,14 +112,32 @@ def pilots(question: Question, samples: tuple[Batches, Batches]) -> dict[str, fl
     for label, value in question.values.items():
         if functions_needed(question.aggregations[label].name) == 3 and len(value.sides) == 1:
             (side,) = value.sides
-            parts = [
-                evaluate(value, lambda _, name, batch=batch: plain(batch.column(name)), batch.num_rows)  # type: ignore[misc]
-                for batch in samples[side]
-            ]
-            numbers = np.concatenate(
-                [doubles(part).drop_null().to_numpy(zero_copy_only=False) for part in parts] or [np.zeros(0)]
-            )
+            numbers = _numbers(value, samples[side])
             finite = numbers[np.isfinite(numbers)]
             with np.errstate(over="ignore", invalid="ignore"):
                 found[label] = _short(float(np.mean(finite)), float(np.std(finite))) if len(finite) else 0.0
     return found
+
+
+def never_negative(question: Question, samples: tuple[Batches, Batches]) -> frozenset[str]:
+    """The labels of sums of which no part is below 0 in any of these rows."""
+    found = set()
+    for label, value in question.values.items():
+        terms = products(value) if question.aggregations[label].name == "SUM" else None
+        if terms and all(
+            (_numbers(factor, samples[side]) >= 0).all()
+            for term in terms
+            for side, factor in enumerate(term)
+            if factor is not None
+        ):
+            found.add(label)
+    return frozenset(found)
+
+
+def _numbers(value: Expression, batches: Batches) -> FloatArray:
+    """An expression over one side in sampled rows, where it is not null."""
+    parts = [
+        evaluate(value, lambda _, name, batch=batch: plain(batch.column(name)), batch.num_rows)  # type: ignore[misc]
+        for batch in batches
+    ]
+    return np.concatenate([doubles(part).drop_null().to_numpy(zero_copy_only=False) for part in parts] or [np.zeros(0)])

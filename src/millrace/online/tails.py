@@ -6,9 +6,11 @@ or not their row of A has been read. So SX = sum over keys of U2 V^2 is replaced
 
     SX~ = sum over keys of (mean of U2 over keys about as heavy) V^2            all keys of B, whether or not they have met A
 
-and SY likewise. Keys of B are sorted by weight, V^2, and cut into bins that hold at least `ROWS_PER_BIN` rows of A: with one
-row of A for a key that makes bins of many keys; a key that is heavy in A too has rows enough to be a bin of its own, and then
-SX~ is SX. T^ does not change. V^ becomes far steadier, and about right on average.
+and SY likewise. Keys that have `ROWS_PER_BIN` rows of A or more speak for themselves. The others, sorted by weight, V^2, are
+cut into bins that hold as many rows of A: with one row of A for a key that makes bins of many keys, and where heavy keys have
+rows of A more often than light ones, bins of few. A bin that ended when it has its rows would have too many on average. So keys
+are taken in turn for two halves, the rows of one half say where bins end, and those of the other what a key has. T^ does not
+change. V^ becomes far steadier, and stays right on average.
 
 The price: a heavy key of B that has no row in A at all widens intervals until A has been read. At that time nobody can know
 that it has none; `heavy_key_note` says so. Reading the rows of A with the heaviest keys first ends that doubt: then they are a
@@ -92,19 +94,39 @@ def _smoothed(
     v = other.first[there] / share_other[there, None]
     weight = (v**2 / np.maximum((v**2).sum(axis=0), np.finfo(np.float64).tiny)).sum(axis=1)
     order = there[np.lexsort((-weight, pool[there]))]
-    cell_bin = _bins(one.rows[order], pool[order])
-    bins = int(cell_bin[-1]) + 1
-    mean = _totals(one.second[order].reshape(len(order), -1), cell_bin, bins)
-    shares = _totals(share_one[order, None], cell_bin, bins)
-    if rest is not None:
-        missing = ROWS_PER_BIN - _totals(one.rows[order, None].astype(np.float64), cell_bin, bins)
-        second, share = _filled(rest, pool[order[np.flatnonzero(np.diff(cell_bin, prepend=-1))]], missing[:, 0])
-        mean += second
-        shares += share[:, None]
-    mean /= shares
+    second = one.second[order].reshape(len(order), -1)
+    mean = _means(second, one.rows[order], share_one[order], pool[order], rest)
     squares = (other.first[order, :, None] * other.first[order, None, :]).reshape(len(order), -1)
-    cells = mean[cell_bin] * share_one[order, None] * squares
+    cells = mean * share_one[order, None] * squares
     return _totals(cells, group[order], groups).reshape(groups, functions, functions)
+
+
+def _means(second: FloatArray, rows: Int64Array, share: FloatArray, pool: Int64Array, rest: Rest | None) -> FloatArray:
+    """Of cells sorted by pool and weight: the mean second moment in the bin of each, as if all rows had been read."""
+    mean: FloatArray = second / share[:, None]
+    few = np.flatnonzero(rows < ROWS_PER_BIN)
+    if not len(few):
+        return mean
+    second, rows, share, pool = second[few], rows[few], share[few], pool[few]
+    pools, first, of = np.unique(pool, return_index=True, return_inverse=True)
+    half = (np.arange(len(few)) - first[of]) % 2
+    pair: Int64Array = np.cumsum(half == 0) - 1
+    total = np.bincount(of, rows)
+    alone = total[of] < 2 * ROWS_PER_BIN  # pools too small for two halves
+    for number in (0, 1):
+        mine = ~alone & (half == number)
+        if mine.any():
+            theirs = np.bincount(pair, np.where(half == number, 0, rows)).astype(np.int64)
+            bins = np.unique(_bins(theirs, of[half == 0])[pair[mine]], return_inverse=True)[1]
+            mean[few[mine]] = (_totals(second[mine], bins) / _totals(share[mine, None], bins))[bins]
+    if alone.any():
+        bins = of[alone]
+        seconds, shares = _totals(second[alone], bins, len(pools)), _totals(share[alone, None], bins, len(pools))
+        if rest is not None:
+            more, keys = _filled(rest, pools, (ROWS_PER_BIN - total).astype(np.float64))
+            seconds, shares = seconds + more, shares + keys[:, None]
+        mean[few[alone]] = seconds[bins] / shares[bins]
+    return mean
 
 
 def _filled(rest: Rest, pool: Int64Array, missing: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -116,9 +138,9 @@ def _filled(rest: Rest, pool: Int64Array, missing: FloatArray) -> tuple[FloatArr
 
 
 def _bins(rows: Int64Array, pool: Int64Array) -> Int64Array:
-    """Bin numbers of cells sorted by pool and weight: a new bin starts with a pool, and after `ROWS_PER_BIN` rows or more.
+    """Bin numbers, given rows in order of weight: a new bin starts with a pool, and after `ROWS_PER_BIN` rows or more.
 
-    The lightest cells of a pool, after its last full bin, are a bin with fewer rows: they bring little.
+    The lightest of a pool, after its last full bin, are a bin with fewer rows: they bring little.
     """
     before = np.cumsum(rows) - rows
     starts = np.flatnonzero(np.concatenate(([True], pool[1:] != pool[:-1])))
@@ -129,7 +151,7 @@ def _bins(rows: Int64Array, pool: Int64Array) -> Int64Array:
     return numbers
 
 
-def _totals(values: FloatArray, at: Int64Array, count: int) -> FloatArray:
+def _totals(values: FloatArray, at: Int64Array, count: int = 0) -> FloatArray:
     return np.stack([np.bincount(at, values[:, i], count) for i in range(values.shape[1])], axis=1)
 
 
