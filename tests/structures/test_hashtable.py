@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from millrace.core.budget import Budget
-from millrace.structures.hashtable import START, Cursor, HashTable, _bucket
+from millrace.structures.hashtable import START, Cursor, HashTable, _bucket_of, _Scale
 
 
 def table_with(codes: list[int], capacity: int = 64) -> HashTable:
@@ -113,8 +113,8 @@ def test_codes_at_any_distance_are_spread_over_the_buckets(step: int | None) -> 
     """With a code to every second bucket, a code shares its bucket with half of another if they are spread at random."""
     hashes = np.random.default_rng(1).integers(-(1 << 63), (1 << 63) - 1, 1 << 12)
     codes = hashes if step is None else np.arange(1 << 12, dtype=np.int64) * step
-    scale = np.array([64 - 13 if step is None else 0, (1 << 13) - 1], np.uint64)
-    held = np.bincount([_bucket(code, scale) for code in codes], minlength=1 << 13)
+    scale = _Scale(*np.array([64 - 13 if step is None else 0, (1 << 13) - 1, 13, (1 << 13) - 1, (1 << 19) - 1], np.uint64))
+    held = np.bincount([_bucket_of(code, scale) for code in codes], minlength=1 << 13)
     assert (held * (held - 1)).sum() / len(codes) < 1
 
 
@@ -130,15 +130,19 @@ def test_a_slot_takes_no_more_bytes_than_planned(capacity: int) -> None:
     assert budget.used_bytes <= capacity * HashTable.bytes_per_slot
 
 
-@pytest.mark.parametrize("apart", [0, 13, 40, 63])
-def test_it_behaves_like_a_dictionary_of_lists(apart: int) -> None:
+@pytest.mark.parametrize(
+    ("apart", "spacing", "capacity"),
+    [(0, 1 << 40, 200), (13, 1 << 40, 200), (40, 1 << 40, 200), (63, 1 << 40, 200), (0, 1, 200), (0, 64, 8), (0, 64, 3)],
+)
+def test_it_behaves_like_a_dictionary_of_lists(apart: int, spacing: int, capacity: int) -> None:
+    """In the smallest ones, several codes share a bucket and leave it one by one."""
     random = np.random.default_rng(7)
-    table = HashTable(np.zeros(200, np.int64), Budget("64k"), apart=apart)
+    table = HashTable(np.zeros(capacity, np.int64), Budget("64k"), apart=apart)
     model, code_of = defaultdict(set), {}
-    free = list(range(200))
+    free = list(range(capacity))
     for _ in range(60):
         arriving = [free.pop() for _ in range(min(len(free), int(random.integers(0, 40))))]
-        codes = random.integers(-6, 6, len(arriving)) * (1 << 40)
+        codes = random.integers(-6, 6, len(arriving)) * spacing
         add(table, codes, arriving)
         for slot, code in zip(arriving, codes.tolist(), strict=True):
             model[code].add(slot)
@@ -148,6 +152,6 @@ def test_it_behaves_like_a_dictionary_of_lists(apart: int) -> None:
         for slot in leaving:
             model[code_of.pop(slot)].discard(slot)
         free += leaving
-        probed = (random.integers(-7, 7, 9) * (1 << 40)).tolist()
+        probed = (random.integers(-7, 7, 9) * spacing).tolist()
         expected = sorted((slot, row) for row, code in enumerate(probed) for slot in model[code])
         assert sorted(all_pairs(table, probed, limit=int(random.integers(1, 50)))) == expected

@@ -181,7 +181,7 @@ class FetchJoin(Windowed):
         return _Reading(run, first, first + count - 1, codes)
 
     def _probe(self, wanted: _Wanted, reading: _Reading) -> None:
-        at_once = reading.cursor == START
+        at_once = reading.cursor is START
         slots, rows, cursor = self._table.probe(reading.codes, reading.cursor, self._emitter.room)
         if not self._relation.unique:
             here = self._complete(slots, reading) | (self._window.code[slots] == wanted.code)
