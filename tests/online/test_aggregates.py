@@ -153,3 +153,17 @@ def test_totals_of_too_few_functions_are_an_error() -> None:
         aggregate("AVG", totals)
     with pytest.raises(ParameterError, match="pilot"):
         aggregate("COUNT", totals, float("nan"))
+
+
+def test_what_blocks_add_counts_for_each_aggregate_by_itself() -> None:
+    """By chance below 0 in the direction of AVG: it adds nothing there, and no more than it says to COUNT."""
+    value, pairs = np.array([[100.0, 100.0]]), np.array([100])
+    rows = Totals(value, np.array([[[50.0, 50.0], [50.0, 80.0]]]), pairs)
+    below = np.array([[[900.0, 880.0], [880.0, 850.0]]])  # 900 - 2 x 880 + 850 = -10
+    above = np.array([[[400.0, 410.0], [410.0, 450.0]]])  # 400 - 2 x 410 + 450 = 30
+    blocks = Totals(value, rows.covariance, pairs, added=(below, above))
+    assert aggregate("COUNT", blocks).variance[0] == pytest.approx(50 + 900 + 400)
+    assert aggregate("AVG", rows).variance[0] == pytest.approx(30 / 100**2)
+    assert aggregate("AVG", blocks).variance[0] == pytest.approx((30 + 30) / 100**2)
+    nothing_known = Totals(value, rows.covariance, pairs, added=(np.full((1, 2, 2), np.nan),))
+    assert np.isnan(aggregate("AVG", nothing_known).variance[0])

@@ -6,7 +6,8 @@ from the first rows, and saves digits. With c, s, ss their estimated totals and 
     COUNT = c           SUM = s + pilot c           AVG = pilot + s/c
     VAR_POP = ss/c - (s/c)^2                        VAR_SAMP = VAR_POP c/(c-1)          STDDEV_x = sqrt(VAR_x)
 
-Each has the variance g'Sg, g its gradient in (c, s, ss). For AVG that is the variance of the total of v - AVG over c^2.
+Each has the variance g'Sg, g its gradient in (c, s, ss). For AVG that is the variance of the total of v - AVG over c^2. What
+blocks add to S is known from a sample only: of each matrix A of it, max(0, g'Ag) counts.
 
 SUM and COUNT are unbiased, and of AVG the bias is not to be seen. VAR of a sample is too low by what its mean is off, and its
 root once more, as roots bend downwards. To second order, with h the total of (v - AVG)^2 - VAR, V the variance of VAR:
@@ -96,7 +97,7 @@ def aggregate(name: str, totals: Totals, pilot: float = 0.0) -> Point:
         value, slope = _value_and_slope(kind, totals.value, float(pilot))
         gradient = np.zeros_like(totals.value)
         gradient[:, : slope.shape[1]] = slope
-        variance = projected(totals.covariance, gradient)
+        variance = _variance(totals, gradient)
         if totals.exact:
             variance = np.zeros(len(value))
         sample = None
@@ -126,13 +127,23 @@ def _second_order(
     c, mean = totals.value[:, 0], totals.value[:, 1] / totals.value[:, 0]
     slope = np.zeros_like(totals.value)
     slope[:, 0], slope[:, 1] = -mean / c, 1 / c
-    of_mean = projected(totals.covariance, slope)
-    with_count = np.einsum("gk,gk->g", gradient, totals.covariance[:, :, 0]) / c
+    of_mean = _variance(totals, slope)
+    with_count = np.einsum("gk,gk->g", gradient, sum(totals.added, totals.covariance)[:, :, 0]) / c
     if root:  # the gradient of a root is that of its square over 2 STDDEV
         off = -with_count / value - of_mean / (2 * value**2) - variance / (2 * value**2)
     else:
         off = (-with_count - of_mean) / value
     return of_mean, np.where(np.isfinite(off), np.clip(off, -_LARGEST_CORRECTION, _LARGEST_CORRECTION), 0.0)
+
+
+def _variance(totals: Totals, gradient: FloatArray) -> FloatArray:
+    """g'Sg and what blocks add, of each group, clamped at 0.
+
+    It is clamped here and not as a matrix: where c and s are large and s - AVG c is not, the nearest matrix without negative
+    values gives AVG some of what noise took from c and s.
+    """
+    added = sum(projected(each, gradient) for each in totals.added)
+    return np.maximum(np.einsum("gk,gkl,gl->g", gradient, totals.covariance, gradient) + added, 0.0)
 
 
 def projected(covariance: FloatArray, gradient: FloatArray) -> FloatArray:

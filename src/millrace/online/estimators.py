@@ -41,6 +41,7 @@ class Totals:
     exact: bool = False  # value is the answer, covariance is 0
     degrees: float = math.inf  # of freedom of the covariance, where few independent parts lie behind it
     parts: Parts | None = field(default=None, repr=False, compare=False)  # what the covariance is made of, if that can be told
+    added: tuple[FloatArray, ...] = ()  # to the covariance, (G, K, K) each: at least 0 in truth, in any direction (`order`)
 
     @property
     def variance(self) -> FloatArray:
@@ -57,6 +58,7 @@ class Totals:
             self.exact and other.exact,
             min(self.degrees, other.degrees),
             other.parts if self.exact else self.parts if other.exact else None,
+            self.added + other.added,
         )
 
 

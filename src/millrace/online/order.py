@@ -59,14 +59,15 @@ class Clusters:
     functions: int
     degrees: float  # of freedom: blocks with a match in the sample, less one
 
-    def added(self, p: float, r: float) -> tuple[FloatArray, FloatArray]:
-        """With these shares read: what blocks add, (K, K), and the ratio of both variances to that of rows, (K,)."""
+    def added(self, p: float, r: float) -> tuple[tuple[FloatArray, FloatArray, FloatArray], FloatArray]:
+        """With these shares read: what blocks add, three of (K, K), and the ratio of both variances to that of rows, (K,)."""
         qa, qb = (1 - p) / p, (1 - r) / r
-        more: FloatArray = qa * self.a + qb * self.b + qa * qb * self.g
+        more = (qa * self.a, qb * self.b, qa * qb * self.g)
         one, two, both = (np.diagonal(each) for each in self.rows)
         rows = qa * one + qb * two + qa * qb * both
+        blocks = sum(np.maximum(np.diagonal(each), 0.0) for each in more)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(rows > 0, 1 + np.diagonal(more) / rows, 1.0)
+            ratio = np.where(rows > 0, 1 + blocks / rows, 1.0)
         return more, ratio
 
     def mean(self, other: Clusters) -> Clusters:
@@ -104,13 +105,14 @@ class Order:
             return unknown
         more, ratio = self.clusters.added(p, r)
         functions = self.clusters.functions
+        covariance, added = totals.covariance, totals.added
         if len(totals.value) == 1 and totals.value.shape[1] == functions:
             # of finished partitions there is no doubt, whatever block their rows are in
-            covariance = totals.covariance + more[:functions, :functions] * open_.mean() ** 2
+            added += tuple(each[None, :functions, :functions] * open_.mean() ** 2 for each in more)
         else:  # groups, or functions that were not sampled: by the largest ratio of those that were
-            covariance = totals.covariance * ratio.max()
+            covariance = covariance * ratio.max()
         degrees = min(totals.degrees, self.clusters.degrees, 2 * (blocks - 1))  # few blocks are not normal, either
-        widened = replace(totals, covariance=covariance, degrees=degrees)
+        widened = replace(totals, covariance=covariance, degrees=degrees, added=added)
         return widened, replace(self, inflation=float(ratio.max()))
 
 
@@ -141,7 +143,7 @@ def check_sources(
     if matches.blocks < FEWEST_BLOCKS or not np.isfinite(matches.values).all():
         return UNKNOWN
     rows, blocks = matches.expected(sources)
-    more = [_above_0(block - row) for block, row in zip(blocks, rows, strict=True)]
+    more = [block - row for block, row in zip(blocks, rows, strict=True)]
     return _order(matches, more, rows, sources, why or "it was said so")
 
 

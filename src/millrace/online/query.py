@@ -67,14 +67,23 @@ class Output:
         """Its own totals. Functions that do not count are left out, so that an infinite one does no harm."""
         count = len(self.parts)
         groups = len(totals.value)
-        value, covariance = np.zeros((groups, count)), np.zeros((groups, count, count))
+        value = np.zeros((groups, count))
         for i, part in enumerate(self.parts):
             for k, weight in part:
                 value[:, i] += weight * totals.value[:, k]
-                for j, other in enumerate(self.parts):
+        covariance, *added = (self._squares(each) for each in (totals.covariance, *totals.added))
+        return Totals(value, covariance, totals.pairs, totals.exact, totals.degrees, added=tuple(added))
+
+    def _squares(self, covariance: FloatArray) -> FloatArray:
+        """Of the functions (G, K, K), as one of its own totals."""
+        count = len(self.parts)
+        found = np.zeros((len(covariance), count, count))
+        for i, part in enumerate(self.parts):
+            for j, other in enumerate(self.parts):
+                for k, weight in part:
                     for m, times in other:
-                        covariance[:, i, j] += weight * times * totals.covariance[:, k, m]
-        return Totals(value, covariance, totals.pairs, totals.exact, totals.degrees)
+                        found[:, i, j] += weight * times * covariance[:, k, m]
+        return found
 
     def gradient(self, slope: FloatArray, functions: int) -> FloatArray:
         """A slope in c, s and ss (G, 3) as one in the functions (G, K)."""
