@@ -48,6 +48,9 @@ _WIDER = (
 class Clusters:
     """What blocks add to V: `a`, `b`, `g` (K, K) with qA, qB and qA qB. `rows`: EA, EB and EG of rows in random order.
 
+    They are without bias, and by chance below 0 in some direction. Who asks for a variance takes 0 there, once samples have
+    been pooled and for each of the three by itself.
+
     The first `functions` of the K are those of the question, the others count the pairs of some groups.
     """
 
@@ -70,13 +73,15 @@ class Clusters:
             ratio = np.where(rows > 0, 1 + blocks / rows, 1.0)
         return more, ratio
 
-    def mean(self, other: Clusters) -> Clusters:
-        """Of two samples."""
+    def pooled(self, other: Clusters) -> Clusters:
+        """Of two samples, each by its degrees of freedom. They may be of the same blocks, so that these do not add up."""
         if len(self.a) != len(other.a):
             return self
-        a, b, g = ((one + two) / 2 for one, two in ((self.a, other.a), (self.b, other.b), (self.g, other.g)))
-        rows = [(one + two) / 2 for one, two in zip(self.rows, other.rows, strict=True)]
-        return replace(self, a=a, b=b, g=g, rows=(rows[0], rows[1], rows[2]))
+        share = self.degrees / (self.degrees + other.degrees)
+        mine, theirs = ((each.a, each.b, each.g, *each.rows) for each in (self, other))
+        a, b, g, *rows = (share * one + (1 - share) * two for one, two in zip(mine, theirs, strict=True))
+        degrees = max(self.degrees, other.degrees)
+        return replace(self, a=a, b=b, g=g, rows=(rows[0], rows[1], rows[2]), degrees=degrees)
 
 
 @dataclass(frozen=True)
@@ -207,4 +212,4 @@ def agreed(first: Order, second: Order) -> Order:
         return second
     if second.clusters is None:
         return first
-    return replace(first, inflation=(first.inflation + second.inflation) / 2, clusters=first.clusters.mean(second.clusters))
+    return replace(first, inflation=(first.inflation + second.inflation) / 2, clusters=first.clusters.pooled(second.clusters))

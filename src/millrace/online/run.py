@@ -34,7 +34,7 @@ from millrace.online.randomness import columns_in_order
 from millrace.online.reporting import Moment, Reporter
 from millrace.online.reports import Held, Report, against_the_end
 from millrace.online.row_groups import ParquetSource
-from millrace.online.samples import Batches, block_sizes, check_groups, never_negative, pilots, room_for, take_samples
+from millrace.online.samples import Batches, Look, block_sizes, check_groups, never_negative, pilots, room_for, take_samples
 from millrace.online.sides import NeedsRoom
 from millrace.online.sources import Source
 from millrace.online.spill import FileSpill
@@ -167,22 +167,28 @@ class Run:
         return None
 
     def _checked_order(self, room: Room, samples: tuple[Batches, Batches]) -> Order:
-        """One sample in thirty may look like blocks by chance; then another must, too: of more blocks if one told nothing."""
-        options, query = self._options, self._query(room)
-
-        def check(samples: tuple[Batches, Batches], seed: int, more: bool = False) -> Order:
-            sizes = block_sizes(self._sources, seed, more)
-            return check_sources(self._sources, samples, sizes, query.sides, query.functions, options.order)
-
-        first = check(samples, options.seed)
-        if first.use == "rows" or (options.order != "auto" and first.clusters is not None):
-            return first
-        seed, more = options.seed + _OTHER_SEED, first.clusters is None
+        """One sample in thirty may look like blocks by chance; then another, of more blocks, must, too. If both say blocks and
+        not how much these add, the most blocks that fit have the last word."""
+        options = self._options
+        found = self._order_of(room, samples, options.seed, "first")
+        if found.use == "rows" or (options.order != "auto" and found.clusters is not None):
+            return found
         try:
-            others = take_samples(self._sources, self._question, options.memory_bytes, seed, more)
-            return agreed(first, check(others, seed, more))
+            found = agreed(found, self._another(room, options.seed + _OTHER_SEED, "more"))
+            if found.use == "blocks" and found.clusters is None:
+                found = agreed(found, self._another(room, options.seed + 2 * _OTHER_SEED, "most"))
         except NeedsRoom:
-            return first
+            pass
+        return found
+
+    def _another(self, room: Room, seed: int, look: Look) -> Order:
+        samples = take_samples(self._sources, self._question, self._options.memory_bytes, seed, look)
+        return self._order_of(room, samples, seed, look)
+
+    def _order_of(self, room: Room, samples: tuple[Batches, Batches], seed: int, look: Look) -> Order:
+        query = self._query(room)
+        sizes = block_sizes(self._sources, self._question, self._options.memory_bytes, seed, look)
+        return check_sources(self._sources, samples, sizes, query.sides, query.functions, self._options.order)
 
     def _find_heavy(self, room: Room, samples: tuple[Batches, Batches]) -> Int64Array:
         query = self._query(room)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -25,33 +26,52 @@ _BLOCK_ROWS = 8192
 _MOST_BLOCKS = 256
 _SAMPLE_ROWS, _MORE_ROWS = 1 << 12, 1 << 20  # of small blocks more are taken: of so many rows in all
 Sizes = Sequence[int]
+Look = Literal["first", "more", "most"]
 
 
-def blocks_to_sample(source: Source, more: bool = False) -> int:
-    """Small blocks are many, and say little each."""
-    if source.random:
-        return SAMPLE_BLOCKS
-    rows = _MORE_ROWS if more else _SAMPLE_ROWS
-    return max(SAMPLE_BLOCKS, min(_MOST_BLOCKS, rows * source.blocks // max(1, source.rows)))
-
-
-def block_sizes(sources: tuple[Source, Source], seed: int, more: bool = False) -> tuple[Sizes, Sizes]:
+def block_sizes(
+    sources: tuple[Source, Source], question: Question, memory_bytes: int, seed: int, look: Look = "first"
+) -> tuple[Sizes, Sizes]:
     """How many rows the blocks of a sample have."""
-    a, b = (source.sampled_rows(blocks_to_sample(source, more), 2 * seed + side) for side, source in enumerate(sources))
-    return a, b
+
+    def of(side: int) -> Sizes:
+        blocks, _ = _extent(sources[side], question.columns(side), memory_bytes, look)
+        return sources[side].sampled_rows(blocks, 2 * seed + side)
+
+    return of(A), of(B)
 
 
 def take_samples(
-    sources: tuple[Source, Source], question: Question, memory_bytes: int, seed: int, more: bool = False
+    sources: tuple[Source, Source], question: Question, memory_bytes: int, seed: int, look: Look = "first"
 ) -> tuple[Batches, Batches]:
     """Parts of blocks of either side, an eighth of the memory at most. They go before the join takes any."""
 
     def of(side: int) -> Batches:
-        columns, blocks = question.columns(side), blocks_to_sample(sources[side], more)
-        rows = memory_bytes // (16 * blocks * max(1, sources[side].row_bytes(columns)))
-        return sources[side].sample(columns, blocks, max(16, min(_BLOCK_ROWS, rows)), 2 * seed + side)
+        columns = question.columns(side)
+        return sources[side].sample(columns, *_extent(sources[side], columns, memory_bytes, look), 2 * seed + side)
 
     return of(A), of(B)
+
+
+def _extent(source: Source, columns: Sequence[str], memory_bytes: int, look: Look) -> tuple[int, int]:
+    """How many blocks, and how many rows of each at most. No more blocks than there are: rows of the others have their room.
+
+    How much blocks differ in what they bring shows the better the more of them there are. Whether values of a block are alike
+    shows in two pairs of the same two blocks, which are four rows: with a share s of the rows, s^4 of all such are there. So
+    "more" blocks are as many as fit with half of their rows, and the "most" are for blocks that seldom meet.
+    """
+    room = memory_bytes // (16 * max(1, source.row_bytes(columns)))
+    blocks = SAMPLE_BLOCKS if source.random else max(1, min(source.blocks, _blocks(source, room, look)))
+    return blocks, max(16, min(_BLOCK_ROWS, room // blocks))
+
+
+def _blocks(source: Source, room: int, look: Look) -> int:
+    """Small blocks are many, and say little each."""
+    rows = _SAMPLE_ROWS if look == "first" else _MORE_ROWS
+    blocks = min(_MOST_BLOCKS, rows * source.blocks // max(1, source.rows))
+    if look == "more":
+        blocks = min(blocks, 2 * room // min(_BLOCK_ROWS, source.block_rows))
+    return max(SAMPLE_BLOCKS, blocks)
 
 
 def room_for(question: Question, samples: tuple[Batches, Batches]) -> Room:
