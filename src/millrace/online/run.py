@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -173,12 +174,10 @@ class Run:
         found = self._order_of(room, samples, options.seed, "first")
         if found.use == "rows" or (options.order != "auto" and found.clusters is not None):
             return found
-        try:
+        with suppress(NeedsRoom):  # for groups or texts that the first sample did not show: reading will ask for it, too
             found = agreed(found, self._another(room, options.seed + _OTHER_SEED, "more"))
             if found.use == "blocks" and found.clusters is None:
                 found = agreed(found, self._another(room, options.seed + 2 * _OTHER_SEED, "most"))
-        except NeedsRoom:
-            pass
         return found
 
     def _another(self, room: Room, seed: int, look: Look) -> Order:
