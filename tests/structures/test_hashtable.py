@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from millrace.core.budget import Budget
-from millrace.structures.hashtable import START, Cursor, HashTable, _bucket_of, _Scale
+from millrace.structures.hashtable import START, Cursor, HashTable, _bucket_of
 
 
 def table_with(codes: list[int], capacity: int = 64) -> HashTable:
@@ -113,8 +113,8 @@ def test_codes_at_any_distance_are_spread_over_the_buckets(step: int | None) -> 
     """With a code to every second bucket, a code shares its bucket with half of another if they are spread at random."""
     hashes = np.random.default_rng(1).integers(-(1 << 63), (1 << 63) - 1, 1 << 12)
     codes = hashes if step is None else np.arange(1 << 12, dtype=np.int64) * step
-    scale = _Scale(*np.array([64 - 13 if step is None else 0, (1 << 13) - 1, 13, (1 << 13) - 1, (1 << 19) - 1], np.uint64))
-    held = np.bincount([_bucket_of(code, scale) for code in codes], minlength=1 << 13)
+    apart, buckets = np.uint64(64 - 13 if step is None else 0), np.uint64((1 << 13) - 1)
+    held = np.bincount([int(_bucket_of(code, apart, buckets)) for code in codes], minlength=1 << 13)
     assert (held * (held - 1)).sum() / len(codes) < 1
 
 

@@ -43,7 +43,9 @@ class Cursor(NamedTuple):
 
 
 START = Cursor(0, np.zeros(0, np.int64), np.zeros(0, np.int64))
-_AHEAD = 64  # codes for which memory is asked at once
+_AHEAD = 64  # slots for which memory is asked at once
+_NEAR = 24  # steps of a short loop that memory is asked for before it is used
+_BEGUN = 512  # codes that a probe goes along at once
 
 
 class Probe(NamedTuple):
@@ -144,7 +146,7 @@ class HashTable:
         To go on, call again with the same codes and the cursor returned; the table must not change in between.
         """
         slots, rows = np.empty(limit, np.int64), np.empty(limit, np.int64)
-        begun_rows, begun_links = np.empty(_AHEAD, np.int64), np.empty(_AHEAD, np.int64)
+        begun_rows, begun_links = np.empty(_BEGUN, np.int64), np.empty(_BEGUN, np.int64)
         begun = len(cursor.begun_rows)
         begun_rows[:begun], begun_links[:begun] = cursor.begun_rows, cursor.begun_links
         count, row, begun = _probe(
@@ -154,100 +156,81 @@ class HashTable:
         return Probe(slots[:count], rows[:count], rest)
 
 
-@kernel
-def _product(code: Any, scale: Any) -> Any:
+@inlined
+def _product(code: Any, apart: Any) -> Any:
     """A Fibonacci product, whose upper bits differ for neighbouring blocks of 64 codes."""
-    return (np.uint64(code) >> scale.apart >> np.uint64(6)) * np.uint64(0x9E3779B97F4A7C15)
+    return (np.uint64(code) >> apart >> np.uint64(6)) * np.uint64(0x9E3779B97F4A7C15)
 
 
-@kernel
-def _bucket(code: Any, product: Any, scale: Any) -> Any:
+@inlined
+def _bucket(code: Any, product: Any, apart: Any, buckets: Any) -> Any:
     """The block from the upper bits of the product; the place in it from the code's low bits."""
-    place = ((np.uint64(code) >> scale.apart) + (product >> np.uint64(58))) & np.uint64(63)
-    return np.int64((((product >> np.uint64(32)) << np.uint64(6)) | place) & scale.buckets)
+    place = ((np.uint64(code) >> apart) + (product >> np.uint64(58))) & np.uint64(63)
+    return (((product >> np.uint64(32)) << np.uint64(6)) | place) & buckets
 
 
-@kernel
-def _mark(product: Any, scale: Any) -> Any:
+@inlined
+def _bucket_of(code: Any, apart: Any, buckets: Any) -> Any:
+    return _bucket(code, _product(code, apart), apart, buckets)
+
+
+@inlined
+def _mark(product: Any, marks: Any) -> Any:
     """Differs, mostly, where codes that are not neighbours share a bucket: from bits that don't choose the bucket."""
-    return ((product >> np.uint64(12)) | np.uint64(1)) & scale.mark
-
-
-@kernel
-def _bucket_of(code: Any, scale: Any) -> Any:
-    return _bucket(code, _product(code, scale), scale)
+    return ((product >> np.uint64(12)) | np.uint64(1)) & marks
 
 
 @inlined
-def _first_of(bucket: Any, table: Any, scale: Any) -> Any:
-    """The link to the slot of the first code in a bucket."""
-    return np.int64(table.heads[bucket] & scale.link)
-
-
-@inlined
-def _across(slot: Any, table: Any) -> Any:
+def _across(slot: Any, before: Any) -> Any:
     """From the first slot of a code, the link to that of the next code in the bucket."""
-    return -1 - np.int64(table.before[slot])
-
-
-@kernel
-def _ask_for_heads(buckets: Any, count: Any, table: Any, scale: Any) -> None:
-    """The first slot (as a link) of each bucket, in place of its number. What one of them waits for, all do at once."""
-    heads_at, code_at, following_at = table.heads.ctypes.data, table.code.ctypes.data, table.following.ctypes.data
-    for i in range(count):
-        prefetch(heads_at + 4 * buckets[i])
-    for i in range(count):
-        link = _first_of(buckets[i], table, scale)
-        buckets[i] = link
-        if link != 0:
-            prefetch(code_at + 8 * (link - 1))
-            prefetch(following_at + 4 * (link - 1))
-
-
-@inlined
-def _with_code(code: Any, link: Any, table: Any) -> Any:
-    """From `link` across the bucket to the slot of a code; 0 if it is not there."""
-    while link != 0 and table.code[link - 1] != code:
-        link = _across(link - 1, table)
-    return link
+    return -1 - np.int64(before[slot])
 
 
 @kernel
 def _add(slots: Any, table: Any, scale: Any) -> Any:
     """Returns which slots are the first of their code."""
+    heads, codes, following, before = table
+    apart, buckets, link_bits, links, marks = scale
+    heads_at, codes_at, following_at = heads.ctypes.data, codes.ctypes.data, following.ctypes.data
     is_first = np.zeros(len(slots), np.bool_)
-    asked = np.empty(_AHEAD, np.int64)
+    asked = np.empty(_AHEAD, np.uint64)
     for first in range(0, len(slots), _AHEAD):
-        last = min(first + _AHEAD, len(slots))
-        for i in range(first, last):
-            asked[i - first] = _bucket_of(table.code[slots[i]], scale)
-        _ask_for_heads(asked, last - first, table, scale)
-        for i in range(first, last):
-            slot = slots[i]
-            code = table.code[slot]
-            product = _product(code, scale)
-            bucket = _bucket(code, product, scale)
-            head = _first_of(bucket, table, scale)
-            owner = _with_code(code, head, table)
+        count = min(_AHEAD, len(slots) - first)
+        for i in range(count):
+            code = codes[slots[first + i]]
+            asked[i] = _bucket_of(code, apart, buckets)
+            prefetch(heads_at + 4 * np.int64(asked[i]))
+        for i in range(count):
+            link = np.int64(heads[asked[i]] & links)
+            prefetch(codes_at + 8 * (link - 1))
+            prefetch(following_at + 4 * (link - 1))
+        for i in range(count):
+            slot = slots[first + i]
+            code = codes[slot]
+            head = np.int64(heads[asked[i]] & links)
+            owner = head
+            while owner != 0 and codes[owner - 1] != code:
+                owner = _across(owner - 1, before)
             if owner == 0:
-                table.following[slot] = 0
-                table.before[slot] = -1 - head
-                mark = _mark(product, scale) if head == 0 else np.uint64(0)
-                table.heads[bucket] = np.uint64(slot + 1) | (mark << scale.link_bits)
-                is_first[i] = True
+                following[slot] = 0
+                before[slot] = -1 - head
+                mark = _mark(_product(code, apart), marks) if head == 0 else np.uint64(0)
+                heads[asked[i]] = np.uint64(slot + 1) | (mark << link_bits)
+                is_first[first + i] = True
             else:
-                after = table.following[owner - 1]
-                table.following[slot] = after
-                table.before[slot] = owner
-                table.following[owner - 1] = slot + 1
+                after = np.int64(following[owner - 1])
+                following[slot] = after
+                before[slot] = owner
+                following[owner - 1] = slot + 1
                 if after != 0:
-                    table.before[after - 1] = slot + 1
+                    before[after - 1] = slot + 1
     return is_first
 
 
 @kernel
 def _members(firsts: Any, table: Any, out: Any) -> int:
     """Count the slots with the codes of some, and write down as many as `out` takes."""
+    _, _, following, _ = table
     count = 0
     for i in range(len(firsts)):
         link = np.int64(firsts[i]) + 1
@@ -255,101 +238,122 @@ def _members(firsts: Any, table: Any, out: Any) -> int:
             if count < len(out):
                 out[count] = link - 1
             count += 1
-            link = np.int64(table.following[link - 1])
+            link = np.int64(following[link - 1])
     return count
+
+
+@inlined
+def _replace(slot: Any, instead: Any, heads: Any, codes: Any, before: Any, apart: Any, buckets: Any, links: Any) -> None:
+    """In the bucket of slot, which is the first of its code, another link stands in its place from now on."""
+    bucket = _bucket_of(codes[slot], apart, buckets)
+    head = np.uint64(heads[bucket])
+    link = np.int64(head & links)
+    if link == slot + 1:
+        # the mark stays: it was of the only code, whose next slot this is, or there were several
+        heads[bucket] = np.uint64(instead) | (head & ~links if instead != 0 else np.uint64(0))
+    else:
+        while _across(link - 1, before) != slot + 1:
+            link = _across(link - 1, before)
+        before[link - 1] = -1 - instead
 
 
 @kernel
 def _drop(firsts: Any, table: Any, scale: Any) -> None:
     """Take codes out of their buckets."""
-    heads_at = table.heads.ctypes.data
-    for i in range(len(firsts)):
-        if i % _AHEAD == 0:
-            for j in range(i, min(i + _AHEAD, len(firsts))):
-                prefetch(heads_at + 4 * _bucket_of(table.code[firsts[j]], scale))
-        _replace(firsts[i], _across(firsts[i], table), table, scale)
-
-
-@kernel
-def _replace(slot: Any, instead: Any, table: Any, scale: Any) -> None:
-    """In the bucket of slot, which is the first of its code, another link stands in its place from now on."""
-    bucket = _bucket_of(table.code[slot], scale)
-    link = _first_of(bucket, table, scale)
-    if link == slot + 1:
-        # the mark stays: it was of the only code, whose next slot this is, or there were several
-        mark = table.heads[bucket] & ~scale.link if instead != 0 else np.uint64(0)
-        table.heads[bucket] = np.uint64(instead) | mark
-        return
-    while _across(link - 1, table) != slot + 1:
-        link = _across(link - 1, table)
-    table.before[link - 1] = -1 - instead
+    heads, codes, _, before = table
+    apart, buckets, _, links, _ = scale
+    heads_at = heads.ctypes.data
+    for first in range(0, len(firsts), _AHEAD):
+        last = min(first + _AHEAD, len(firsts))
+        for i in range(first, last):
+            code = codes[firsts[i]]
+            prefetch(heads_at + 4 * np.int64(_bucket_of(code, apart, buckets)))
+        for i in range(first, last):
+            _replace(firsts[i], _across(firsts[i], before), heads, codes, before, apart, buckets, links)
 
 
 @kernel
 def _remove(slots: Any, table: Any, scale: Any) -> None:
-    heads_at, before_at, following_at = table.heads.ctypes.data, table.before.ctypes.data, table.following.ctypes.data
+    heads, codes, following, before = table
+    apart, buckets, _, links, _ = scale
+    heads_at, before_at, following_at = heads.ctypes.data, before.ctypes.data, following.ctypes.data
     for first in range(0, len(slots), _AHEAD):
         last = min(first + _AHEAD, len(slots))
         for i in range(first, last):
-            before, after = np.int64(table.before[slots[i]]), np.int64(table.following[slots[i]])
-            if before > 0:
-                prefetch(following_at + 4 * (before - 1))
-            elif before < 0:
-                prefetch(heads_at + 4 * _bucket_of(table.code[slots[i]], scale))
-            if after != 0:
-                prefetch(before_at + 4 * (after - 1))
+            slot = slots[i]
+            previous = np.int64(before[slot])
+            if previous > 0:
+                prefetch(following_at + 4 * (previous - 1))
+            elif previous < 0:
+                prefetch(heads_at + 4 * np.int64(_bucket_of(codes[slot], apart, buckets)))
+            prefetch(before_at + 4 * (np.int64(following[slot]) - 1))
         for i in range(first, last):
             slot = slots[i]
-            before, after = table.before[slot], table.following[slot]
-            if before == 0:
+            previous, after = np.int64(before[slot]), np.int64(following[slot])
+            if previous == 0:
                 continue
-            if before > 0:
-                table.following[before - 1] = after
+            if previous > 0:
+                following[previous - 1] = after
             else:
-                _replace(slot, np.int64(after) if after != 0 else _across(slot, table), table, scale)
+                instead = after if after != 0 else -1 - previous
+                _replace(slot, instead, heads, codes, before, apart, buckets, links)
             if after != 0:  # which becomes the first of the code if the slot was
-                table.before[after - 1] = before
-            table.before[slot] = 0
+                before[after - 1] = previous
+            before[slot] = 0
 
 
 @kernel
 def _probe(
-    codes: Any, table: Any, scale: Any, row: Any, begun_rows: Any, begun_links: Any, begun: Any, slots: Any, rows: Any
+    probed: Any, table: Any, scale: Any, row: Any, begun_rows: Any, begun_links: Any, begun: Any, slots: Any, rows: Any
 ) -> Any:  # fmt: skip
-    """Round after round: look for rows whose buckets may hold their code, take one slot of every code that was begun with."""
-    code_at, following_at = table.code.ctypes.data, table.following.ctypes.data
+    """As many rows as there is room for: those whose buckets may hold their code, those whose codes are there, and then,
+    round after round, a slot of each until there is none."""
+    heads, codes, following, before = table
+    apart, buckets, link_bits, links, marks = scale
+    codes_at, following_at = codes.ctypes.data, following.ctypes.data
+    none = np.uint64(0)
     count = 0
-    while begun != 0 or row < len(codes):
-        new = begun
-        while row < len(codes) and new < len(begun_rows):
-            product = _product(codes[row], scale)
-            head = np.uint64(table.heads[_bucket(codes[row], product, scale)])
-            mark = head >> scale.link_bits
-            begun_rows[new] = row
-            begun_links[new] = np.int64(head & scale.link)
-            new += (head != 0) & ((mark == 0) | (mark == _mark(product, scale)))
-            row += 1
-        for i in range(begun, new):
-            prefetch(code_at + 8 * (begun_links[i] - 1))
-            prefetch(following_at + 4 * (begun_links[i] - 1))
+    while True:
+        if begun == 0:
+            new = 0
+            while row < len(probed) and new < len(begun_rows):
+                product = _product(probed[row], apart)
+                head = np.uint64(heads[_bucket(probed[row], product, apart, buckets)])
+                mark = head >> link_bits
+                begun_rows[new] = row
+                begun_links[new] = np.int64(head & links)
+                new += np.int64((head != none) & ((mark == none) | (mark == _mark(product, marks))))
+                row += 1
+            for i in range(min(_NEAR, new)):
+                prefetch(codes_at + 8 * (begun_links[i] - 1))
+            for i in range(new):
+                prefetch(codes_at + 8 * (begun_links[min(i + _NEAR, new - 1)] - 1))
+                link = begun_links[i]
+                while link != 0 and codes[link - 1] != probed[begun_rows[i]]:
+                    link = _across(link - 1, before)
+                begun_rows[begun] = begun_rows[i]
+                begun_links[begun] = link
+                begun += np.int64(link != 0)
+            if begun == 0:
+                if row == len(probed):
+                    return count, row, begun
+                continue
+        taken = min(begun, len(slots) - count)
         left = 0
-        for i in range(begun):
+        for i in range(taken):
+            prefetch(following_at + 4 * (begun_links[min(i + _NEAR, begun - 1)] - 1))
             link = begun_links[i]
-            if count < len(slots):
-                slots[count] = link - 1
-                rows[count] = begun_rows[i]
-                count += 1
-                link = np.int64(table.following[link - 1])
-                prefetch(following_at + 4 * (link - 1))
+            slots[count + i] = link - 1
+            rows[count + i] = begun_rows[i]
+            link = np.int64(following[link - 1])
             begun_rows[left] = begun_rows[i]
             begun_links[left] = link
-            left += link != 0
-        for i in range(begun, new):
-            link = _with_code(codes[begun_rows[i]], begun_links[i], table)
+            left += np.int64(link != 0)
+        count += taken
+        for i in range(taken, begun):
             begun_rows[left] = begun_rows[i]
-            begun_links[left] = link
-            left += link != 0
+            begun_links[left] = begun_links[i]
+            left += 1
         begun = left
         if count == len(slots):
-            break
-    return count, row, begun
+            return count, row, begun
