@@ -21,7 +21,7 @@ from millrace.core.keys import Codes
 from millrace.core.memoryaccess import load64
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.records import AHEAD, Unpacker, copy_records
-from millrace.relations.search import guess_rows, record_of, seek_code
+from millrace.relations.search import guess_rows, record_at, seek_code
 from millrace.relations.stored import StoredRelation
 
 SCRATCH_BYTES = 64  # per key, all arrays of `look_up` together
@@ -96,6 +96,8 @@ def find_and_copy(codes: Any, pages: Any, places: Any, index: Any, rows: Any, re
 
     Returns the row to go on with: behind the last, or one whose text had no room.
     """
+    addresses, _, sizes, _ = places
+    _, _, code_places, start_places, data_places = index
     for first in range(begin, len(codes), AHEAD):
         last = min(len(codes), first + AHEAD)
         guess_rows(codes, pages, places, index, rows, first, last)
@@ -103,14 +105,14 @@ def find_and_copy(codes: Any, pages: Any, places: Any, index: Any, rows: Any, re
             page = np.int64(pages[i])
             records[i] = 0
             if page >= 0:
-                start = places.addresses[page] + index.codes[page]
-                size = np.int64(places.sizes[page])
+                start = addresses[page] + code_places[page]
+                size = np.int64(sizes[page])
                 row = np.int64(rows[i])
                 if load64(start + 8 * row) != codes[i]:
                     row = seek_code(start, size, codes[i], row)
                     rows[i] = row
                 if row < size and load64(start + 8 * row) == codes[i]:
-                    records[i] = record_of(page, row, places, index)
+                    records[i] = record_at(addresses[page], start_places[page], data_places[page], row)
         done = copy_records(records, first, last, sink)
         if done < last:
             return done

@@ -25,7 +25,7 @@ from millrace.core.ordered import LEAST, MOST, common_type, ordered_codes
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.inplace import Answer
 from millrace.relations.records import AHEAD, copy_records
-from millrace.relations.search import guess_rows, record_of, seek_code, take_codes
+from millrace.relations.search import guess_rows, record_at, seek_code, take_codes
 from millrace.relations.stored import StoredRelation
 
 _CHUNK_ROWS = 1 << 16  # checked at a time
@@ -175,6 +175,8 @@ def find_range(
 ) -> Any:
     """Find the last row of page `pages[i]` (-1: none) whose code is not above `begins[i]`, and copy it if its range goes on to
     `codes[i]`. From row `start` on, `AHEAD` rows at a time; returns the row to go on with, as `find_and_copy` does."""
+    addresses, _, sizes, _ = places
+    _, _, code_places, start_places, data_places = index
     for first in range(start, len(codes), AHEAD):
         last = min(len(codes), first + AHEAD)
         guess_rows(begins, pages, places, index, rows, first, last)
@@ -182,13 +184,13 @@ def find_range(
             page = np.int64(pages[i])
             records[i] = 0
             if page >= 0:
-                lows = places.addresses[page] + index.codes[page]
-                size = np.int64(places.sizes[page])
+                lows = addresses[page] + code_places[page]
+                size = np.int64(sizes[page])
                 row = seek_code(lows, size, begins[i], np.int64(rows[i]))
                 if row == size or load64(lows + 8 * row) != begins[i]:
                     row -= 1
                 rows[i] = row
-                records[i] = record_of(page, row, places, index)
+                records[i] = record_at(addresses[page], start_places[page], data_places[page], row)
         if end.width:
             for i in range(first, last):
                 if records[i] != 0 and not _goes_on_to(codes[i], records[i], end):

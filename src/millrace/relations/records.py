@@ -203,22 +203,23 @@ def put_texts(target: Any, place: Any, head: Any, source: Any, offsets: Any, fil
 @kernel
 def copy_records(records: Any, begin: Any, end: Any, sink: Any) -> Any:
     """Copy rows `begin` to `end`, and return the row to go on with: `end`, or one whose text had no room."""
+    head_bytes, places, widths, outs, texts, ends, tails, room, lacking = sink
     for i in range(begin, end):
         if i + AHEAD < end:
             prefetch(records[i + AHEAD])
             prefetch(records[i + AHEAD] + LINE)
         record = records[i]
         if record == 0:
-            for c in range(len(sink.places)):
-                for byte in range(sink.widths[c]):
-                    store8(sink.outs[c] + i * sink.widths[c] + byte, np.uint8(0))
-            for c in range(len(sink.texts)):
-                sink.ends[c, i + 1] = sink.ends[c, i]
+            for c in range(len(places)):
+                for byte in range(widths[c]):
+                    store8(outs[c] + i * widths[c] + byte, np.uint8(0))
+            for c in range(len(texts)):
+                ends[c, i + 1] = ends[c, i]
             continue
-        for c in range(len(sink.places)):
-            source = record + sink.places[c]
-            width = sink.widths[c]
-            target = sink.outs[c] + i * width
+        for c in range(len(places)):
+            source = record + places[c]
+            width = widths[c]
+            target = outs[c] + i * width
             if width == 8:
                 store64(target, load64(source))
             elif width == 4:
@@ -230,17 +231,17 @@ def copy_records(records: Any, begin: Any, end: Any, sink: Any) -> Any:
             else:
                 store64(target, load64(source))
                 store64(target + 8, load64(source + 8))
-        for c in range(len(sink.texts)):
-            before = sink.texts[c, 0]
+        for c in range(len(texts)):
+            before = texts[c, 0]
             start = np.int64(load32(record + before)) if before >= 0 else np.int64(0)
-            size = np.int64(load32(record + sink.texts[c, 1])) - start
-            place = np.int64(sink.ends[c, i])
-            if place + size > sink.room[c]:
-                sink.lacking[0] = c
-                sink.lacking[1] = place + size
+            size = np.int64(load32(record + texts[c, 1])) - start
+            place = np.int64(ends[c, i])
+            if place + size > room[c]:
+                lacking[0] = c
+                lacking[1] = place + size
                 return np.int64(i)
-            copy_bytes(sink.tails[c] + place, record + sink.head_bytes + start, size)
-            sink.ends[c, i + 1] = place + size
+            copy_bytes(tails[c] + place, record + head_bytes + start, size)
+            ends[c, i + 1] = place + size
     return np.int64(end)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from millrace.core.compiled import kernel
+from millrace.core.compiled import inlined, kernel
 from millrace.core.memoryaccess import copy_bytes, load32, load64, prefetch
 from millrace.core.step import Int64Array
 from millrace.relations.records import AHEAD, LINE
@@ -47,20 +47,21 @@ def guess_row(code: Any, least: Any, last: Any, size: Any) -> Any:
 @kernel
 def guess_rows(codes: Any, pages: Any, places: Any, index: Any, rows: Any, first: Any, last: Any) -> None:
     """Guess the row of codes `first` to `last` in the pages given (-1: nowhere), and ask for the memory around it."""
+    addresses, _, sizes, _ = places
+    firsts, lasts, code_places, start_places, _ = index
     for i in range(first, last):
         page = np.int64(pages[i])
         if page >= 0:
-            row = guess_row(codes[i], index.firsts[page], index.lasts[page], np.int64(places.sizes[page]))
+            row = guess_row(codes[i], firsts[page], lasts[page], np.int64(sizes[page]))
             rows[i] = row
-            prefetch(places.addresses[page] + index.codes[page] + 8 * row)
-            prefetch(places.addresses[page] + index.starts[page] + 4 * row)
+            prefetch(addresses[page] + code_places[page] + 8 * row)
+            prefetch(addresses[page] + start_places[page] + 4 * row)
 
 
-@kernel
-def record_of(page: Any, row: Any, places: Any, index: Any) -> Any:
-    """The address of the record of a row of page `page`, asked for."""
-    start = np.int64(load32(places.addresses[page] + index.starts[page] + 4 * row))
-    record = places.addresses[page] + index.data[page] + start
+@inlined
+def record_at(page: Any, start_place: Any, data_place: Any, row: Any) -> Any:
+    """The address of the record of a row of the page at address `page`, asked for."""
+    record = page + data_place + np.int64(load32(page + start_place + 4 * row))
     prefetch(record)
     prefetch(record + LINE)
     prefetch(record + 2 * LINE)
@@ -98,26 +99,28 @@ def seek_code(start: Any, size: Any, code: Any, guess: Any) -> Any:
 @kernel
 def find_codes(codes: Any, at: Any, places: Any, index: Any, first: Any, count: Any) -> None:
     """For each wanted code on run page `at[i]`: the first row with it, and how many rows of the page have it."""
+    addresses, numbers, sizes, bases = places
+    firsts, lasts, code_places, _, _ = index
     for i in range(len(codes)):
         later = i + AHEAD
         if later < len(codes):
             page = at[later]
-            number = places.numbers[page]
-            row = guess_row(codes[later], index.firsts[number], index.lasts[number], np.int64(places.sizes[page]))
-            prefetch(places.addresses[page] + index.codes[number] + 8 * row)
+            number = numbers[page]
+            row = guess_row(codes[later], firsts[number], lasts[number], np.int64(sizes[page]))
+            prefetch(addresses[page] + code_places[number] + 8 * row)
         page = at[i]
-        number = places.numbers[page]
-        start = places.addresses[page] + index.codes[number]
-        size = np.int64(places.sizes[page])
+        number = numbers[page]
+        start = addresses[page] + code_places[number]
+        size = np.int64(sizes[page])
         code = codes[i]
-        if code > index.lasts[number]:
+        if code > lasts[number]:
             low = size
         else:
-            low = seek_code(start, size, code, guess_row(code, index.firsts[number], index.lasts[number], size))
+            low = seek_code(start, size, code, guess_row(code, firsts[number], lasts[number], size))
         end = low
         while end < size and load64(start + 8 * end) == code:
             end += 1
-        first[i] = places.bases[page] + low
+        first[i] = bases[page] + low
         count[i] = end - low
 
 
@@ -136,34 +139,37 @@ def resolve_rows(rows: Any, guess: Any, stride: Any, bases: Any, place: Any, ins
 @kernel
 def find_records(place: Any, inside: Any, places: Any, index: Any, records: Any) -> None:
     """The address of the record of each row."""
+    addresses, numbers, _, _ = places
+    _, _, _, start_places, data_places = index
     for i in range(len(place)):
         later = i + AHEAD
         if later < len(place):
-            prefetch(_start_of(place[later], inside[later], places, index))
-        number = places.numbers[place[i]]
-        start = np.int64(load32(_start_of(place[i], inside[i], places, index)))
-        records[i] = places.addresses[place[i]] + index.data[number] + start
-
-
-@kernel
-def _start_of(place: Any, row: Any, places: Any, index: Any) -> Any:
-    return places.addresses[place] + index.starts[places.numbers[place]] + 4 * np.int64(row)
+            page = place[later]
+            prefetch(addresses[page] + start_places[numbers[page]] + 4 * np.int64(inside[later]))
+        page = place[i]
+        number = numbers[page]
+        start = np.int64(load32(addresses[page] + start_places[number] + 4 * np.int64(inside[i])))
+        records[i] = addresses[page] + data_places[number] + start
 
 
 @kernel
 def take_codes(place: Any, inside: Any, places: Any, index: Any, out: Any) -> None:
     """The code of each row."""
+    addresses, numbers, _, _ = places
+    _, _, code_places, _, _ = index
     for i in range(len(place)):
-        start = places.addresses[place[i]] + index.codes[places.numbers[place[i]]]
+        start = addresses[place[i]] + code_places[numbers[place[i]]]
         out[i] = load64(start + 8 * np.int64(inside[i]))
 
 
 @kernel
 def copy_codes(places: Any, index: Any, target: Any) -> None:
     """The codes of every row of the run, one after the other."""
-    for page in range(len(places.addresses)):
-        source = places.addresses[page] + index.codes[places.numbers[page]]
-        copy_bytes(target + 8 * places.bases[page], source, 8 * np.int64(places.sizes[page]))
+    addresses, numbers, sizes, bases = places
+    _, _, code_places, _, _ = index
+    for page in range(len(addresses)):
+        source = addresses[page] + code_places[numbers[page]]
+        copy_bytes(target + 8 * bases[page], source, 8 * np.int64(sizes[page]))
 
 
 @kernel
@@ -242,28 +248,29 @@ def locate_first(codes: Any, valid: Any, index: Any, guide: Any, shift: Any, use
     Where codes are spread evenly it is the page of the bucket or the next. They get a loop to themselves: mixed with a
     search, it takes six times as long, as nobody can foresee where a search of unsorted codes goes.
     """
-    known = len(index.firsts)
+    firsts, lasts, _, _, _ = index
+    known = len(firsts)
     if known == 0:
         pages[:] = -1
         return
-    least, most = index.firsts[0], index.lasts[known - 1]
+    least, most = firsts[0], lasts[known - 1]
     uneven = False
     for i in range(len(codes)):
         code = codes[i]
         page = np.int64(-1)
         if valid[i] and code >= least and code <= most:
             page = np.int64(guide[np.int64(np.uint64(code - least) >> shift)])
-            page += np.int64(index.lasts[page] < code)
-            uneven |= index.lasts[page] < code
+            page += np.int64(lasts[page] < code)
+            uneven |= lasts[page] < code
         pages[i] = page
     if uneven:
         for i in range(len(codes)):
-            if pages[i] >= 0 and index.lasts[pages[i]] < codes[i]:
+            if pages[i] >= 0 and lasts[pages[i]] < codes[i]:
                 bucket = np.int64(np.uint64(codes[i] - least) >> shift)
-                pages[i] = _first_ending_by(codes[i], index.lasts, guide, bucket)
+                pages[i] = _first_ending_by(codes[i], lasts, guide, bucket)
     for i in range(len(codes)):
         if pages[i] >= 0:
-            if index.firsts[pages[i]] <= codes[i]:
+            if firsts[pages[i]] <= codes[i]:
                 used[pages[i]] = True
             else:
                 pages[i] = -1
