@@ -23,7 +23,7 @@ from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.pairs import Pairs
 from millrace.joins.reading import Arrivals, Reader
 from millrace.joins.sizing import Sizing, bits_between_codes, code_bytes_per_page, open_index, reserve
-from millrace.structures.hashtable import START, Cursor, HashTable
+from millrace.structures.hashtable import START, Cursor, HashTable, codes_in, slot_records
 from millrace.structures.lists import Lists
 from millrace.structures.queue import Queue
 from millrace.structures.window import Window, Windowed
@@ -66,8 +66,9 @@ class FetchJoin(Windowed):
             budget.reserve("pinned pages", pinned_pages * relation.page_bytes)
         self._relation = relation
         self._budget = budget
-        self._window = Window(relation, spec, budget, sizing.capacity)
-        self._table = HashTable(self._window.code, budget, apart=bits_between_codes(relation))
+        records = slot_records(sizing.capacity, budget)
+        self._window = Window(relation, spec, budget, sizing.capacity, codes_in(records))
+        self._table = HashTable(records, budget, apart=bits_between_codes(relation))
         self._queue = Queue(sizing.capacity, budget)
         self._lists = Lists("partition", self.partitions, sizing.capacity, budget)
         self._first = budget.array("first pages", sizing.capacity, np.int32)

@@ -26,7 +26,7 @@ from millrace.joins.matching.matcher import make_matcher, matcher_bytes
 from millrace.joins.reading import Reader
 from millrace.joins.sizing import Prices, Sizing, reserve
 from millrace.structures.queue import Ring
-from millrace.structures.window import Window, Windowed
+from millrace.structures.window import Windowed
 
 _CHUNK_BYTES = 16  # stamp and size
 _LAP = 1 << 32  # in stamps: more pages than a relation has
@@ -45,9 +45,7 @@ class ScanJoin(Windowed):
         self._relation = relation
         self._spec = spec
         self._budget = budget
-        self._window = Window(relation, spec, budget, sizing.capacity)
-        self._matcher = make_matcher(relation, spec, self._window, budget)
-        self._window.encode = self._matcher.encode
+        self._window, self._matcher = make_matcher(relation, spec, budget, sizing.capacity)
         self._queue = Ring(sizing.capacity, budget)
         self._chunks = _Chunks(chunks, budget)
         self._zones = _WaitingZones(relation, spec, budget)

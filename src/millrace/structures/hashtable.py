@@ -12,12 +12,15 @@ Under skew thousands of tuples have one code. A row with another code passes all
 compares a code once.
 
 Most rows of a relation meet no waiting tuple, and rows mostly come in the order of their codes. So 64 neighbouring codes have
-64 neighbouring buckets, begun anywhere among them, in a block whose place is random: rows find most buckets in the cache. A
-bucket that holds one code has a mark of it beside the link, in bits that no link needs: rows with other codes pass without a
-look at the slot.
+64 neighbouring buckets, begun anywhere: rows find most buckets in the cache. A bucket that holds one code has a mark of it
+beside the link, in bits that no link needs: most rows with other codes pass without a look at the slot.
+
+    record of a slot   [ code, 8 bytes | following | before ]     what is used together lies together in memory
 
 Going along the slots of one code waits for memory at every slot, so a probe goes along many codes at once, a slot of each in
 turn. One that finds more than it may return goes on later where it stopped, even in the middle of several codes.
+
+In the kernels below, arrays are taken out of their tuples before a loop: inside, each access would count references.
 """
 
 from __future__ import annotations
@@ -43,9 +46,12 @@ class Cursor(NamedTuple):
 
 
 START = Cursor(0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+Int32Array = npt.NDArray[np.int32]
 _AHEAD = 64  # slots for which memory is asked at once
 _NEAR = 24  # steps of a short loop that memory is asked for before it is used
 _BEGUN = 512  # codes that a probe goes along at once
+_LINE = 16  # buckets in a line of the processor's cache
+_WORDS, _FOLLOWING, _BEFORE = 4, 2, 3  # of a record: its words, and which are links
 
 
 class Probe(NamedTuple):
@@ -59,29 +65,42 @@ class Probe(NamedTuple):
 class _Slots(NamedTuple):
     """The arrays. Links are slot + 1, and 0 where there is none."""
 
-    heads: Any  # per bucket: the slot of its first code, and above it the mark if it is the only one, see `_Scale`
-    code: Any  # per slot, as all that follow
-    following: Any  # the next slot with the same code
-    before: Any
-    """The slot before with the same code; 0: the slot is not in the table; negative: the first of its code, see `_across`."""
+    heads: Any  # per bucket: the slot of its first code, and above it the mark, see `_Scale`
+    codes: Any  # per slot: its code at 2 * slot, of all records as words of 8 bytes
+    links: Any  # the same records as words of 4 bytes, see `_following` and `_before`
 
 
 class _Scale(NamedTuple):
-    """How a code finds its bucket and its mark. A mark is odd; 0 stands for several codes."""
+    """How a code finds its bucket and its mark.
+
+    A mark is made of bits of the code's product. A bucket of several codes has none of them set, an empty one has all: a row
+    may find its code where its product has all bits of the mark.
+    """
 
     apart: Any  # bits between codes
     buckets: Any  # their number less 1
-    link_bits: Any  # of a head; the mark has the others
-    link: Any  # a head with only these bits is a link
-    mark: Any  # bits of a mark
+    link: Any  # bits of a head that are the link; the mark has the others
+
+
+def slot_records(capacity: int, budget: Budget) -> Int32Array:
+    """Room for the records of slots, as words of 4 bytes."""
+    return budget.array("window codes and links", _WORDS * capacity, np.int32)
+
+
+def codes_in(records: Int32Array) -> Int64Array:
+    """The codes of slots, where they lie in their records."""
+    return records.view(np.int64)[:: _WORDS // 2]
 
 
 class HashTable:
-    """Multimap from key code to slot. `codes[slot]` is the code of a slot; it must not change while the slot is in the table.
+    """Multimap from key code to slot, of slots with these records. The code of a slot must not change while it is in the table.
 
     `apart`: codes are so many bits apart, about: 0 for numbers in a row. Hashes of 2^20 keys would be 44 bits apart.
 
-    >>> table = HashTable(np.array([7, 9, 7, 0]), budget=Budget("1k"))
+    >>> budget = Budget("1k")
+    >>> records = slot_records(4, budget)
+    >>> codes_in(records)[:3] = 7, 9, 7
+    >>> table = HashTable(records, budget)
     >>> table.add(np.array([0, 1, 2])).tolist()
     [True, True, False]
     >>> slots, rows, cursor = table.probe(np.array([5, 7]), START, limit=1)
@@ -95,19 +114,14 @@ class HashTable:
 
     bytes_per_slot = 2 * 4 + 2 * 4  # links, at most two buckets
 
-    def __init__(self, codes: Int64Array, budget: Budget, *, apart: int = 0) -> None:
-        self.codes = codes
-        capacity = len(codes)
+    def __init__(self, records: Int32Array, budget: Budget, *, apart: int = 0) -> None:
+        capacity = len(records) // _WORDS
         buckets = 1 << max(0, capacity - 1).bit_length()
-        link_bits = capacity.bit_length()
-        numbers = (apart, buckets - 1, link_bits, (1 << link_bits) - 1, (1 << (32 - link_bits)) - 1)
-        self._scale = _Scale(*(np.uint64(number) for number in numbers))
-        self._arrays = _Slots(
-            budget.array("hash table buckets", buckets, np.uint32),
-            codes,
-            budget.array("hash table following", capacity, np.int32),
-            budget.array("hash table before", capacity, np.int32),
-        )
+        link = (1 << capacity.bit_length()) - 1
+        self._scale = _Scale(np.uint64(apart), np.uint64(buckets - 1), np.uint32(link))
+        self._arrays = _Slots(budget.array("hash table buckets", buckets, np.uint32), records.view(np.int64), records)
+        self._arrays.heads[:] = ~self._scale.link
+        self._before = records[_BEFORE::_WORDS]
         self._room = 64  # for slots that are counted only as they are walked along: as many as there were at most
 
     def add(self, slots: Int64Array) -> npt.NDArray[np.bool_]:
@@ -124,7 +138,7 @@ class HashTable:
         `found`: what a probe found, if it was all that a probe finds for each code found at all; then these are not looked for
         again.
         """
-        before = self._arrays.before
+        before = self._before
         _drop(firsts, self._arrays, self._scale)
         left = firsts
         if found is not None:
@@ -158,15 +172,14 @@ class HashTable:
 
 @inlined
 def _product(code: Any, apart: Any) -> Any:
-    """A Fibonacci product, whose upper bits differ for neighbouring blocks of 64 codes."""
+    """A Fibonacci product, whose upper half differs for neighbouring blocks of 64 codes, and whose lower half is the mark."""
     return (np.uint64(code) >> apart >> np.uint64(6)) * np.uint64(0x9E3779B97F4A7C15)
 
 
 @inlined
 def _bucket(code: Any, product: Any, apart: Any, buckets: Any) -> Any:
-    """The block from the upper bits of the product; the place in it from the code's low bits."""
-    place = ((np.uint64(code) >> apart) + (product >> np.uint64(58))) & np.uint64(63)
-    return (((product >> np.uint64(32)) << np.uint64(6)) | place) & buckets
+    """As far behind the first one of its block as the code is."""
+    return ((np.uint64(code) >> apart) + (product >> np.uint64(32))) & buckets
 
 
 @inlined
@@ -175,62 +188,68 @@ def _bucket_of(code: Any, apart: Any, buckets: Any) -> Any:
 
 
 @inlined
-def _mark(product: Any, marks: Any) -> Any:
-    """Differs, mostly, where codes that are not neighbours share a bucket: from bits that don't choose the bucket."""
-    return ((product >> np.uint64(12)) | np.uint64(1)) & marks
+def _following(slot: Any) -> Any:
+    """Where the link to the next slot with the same code stands."""
+    return _WORDS * slot + _FOLLOWING
 
 
 @inlined
-def _across(slot: Any, before: Any) -> Any:
-    """From the first slot of a code, the link to that of the next code in the bucket."""
-    return -1 - np.int64(before[slot])
+def _before(slot: Any) -> Any:
+    """Where the link to the slot before with the same code stands; 0: the slot is not in the table; negative: it is the first
+    of its code, see `_across`."""
+    return _WORDS * slot + _BEFORE
+
+
+@inlined
+def _across(before: Any) -> Any:
+    """From what stands before the first slot of a code, the link to the first slot of the next code in the bucket."""
+    return -1 - np.int64(before)
 
 
 @kernel
 def _add(slots: Any, table: Any, scale: Any) -> Any:
     """Returns which slots are the first of their code."""
-    heads, codes, following, before = table
-    apart, buckets, link_bits, links, marks = scale
-    heads_at, codes_at, following_at = heads.ctypes.data, codes.ctypes.data, following.ctypes.data
+    heads, codes, links = table
+    apart, buckets, link_bits = scale
+    heads_at, records_at = heads.ctypes.data, codes.ctypes.data
     is_first = np.zeros(len(slots), np.bool_)
     asked = np.empty(_AHEAD, np.uint64)
     for first in range(0, len(slots), _AHEAD):
         count = min(_AHEAD, len(slots) - first)
         for i in range(count):
-            code = codes[slots[first + i]]
-            asked[i] = _bucket_of(code, apart, buckets)
+            prefetch(records_at + 16 * slots[first + i])
+        for i in range(count):
+            asked[i] = _bucket_of(codes[2 * slots[first + i]], apart, buckets)
             prefetch(heads_at + 4 * np.int64(asked[i]))
         for i in range(count):
-            link = np.int64(heads[asked[i]] & links)
-            prefetch(codes_at + 8 * (link - 1))
-            prefetch(following_at + 4 * (link - 1))
+            prefetch(records_at + 16 * (np.int64(heads[asked[i]] & link_bits) - 1))
         for i in range(count):
             slot = slots[first + i]
-            code = codes[slot]
-            head = np.int64(heads[asked[i]] & links)
+            code = codes[2 * slot]
+            head = np.int64(heads[asked[i]] & link_bits)
             owner = head
-            while owner != 0 and codes[owner - 1] != code:
-                owner = _across(owner - 1, before)
+            while owner != 0 and codes[2 * (owner - 1)] != code:
+                owner = _across(links[_before(owner - 1)])
             if owner == 0:
-                following[slot] = 0
-                before[slot] = -1 - head
-                mark = _mark(_product(code, apart), marks) if head == 0 else np.uint64(0)
-                heads[asked[i]] = np.uint64(slot + 1) | (mark << link_bits)
+                links[_following(slot)] = 0
+                links[_before(slot)] = -1 - head
+                mark = np.uint32(_product(code, apart)) & ~link_bits if head == 0 else np.uint32(0)
+                heads[asked[i]] = np.uint32(slot + 1) | mark
                 is_first[first + i] = True
             else:
-                after = np.int64(following[owner - 1])
-                following[slot] = after
-                before[slot] = owner
-                following[owner - 1] = slot + 1
+                after = np.int64(links[_following(owner - 1)])
+                links[_following(slot)] = after
+                links[_before(slot)] = owner
+                links[_following(owner - 1)] = slot + 1
                 if after != 0:
-                    before[after - 1] = slot + 1
+                    links[_before(after - 1)] = slot + 1
     return is_first
 
 
 @kernel
 def _members(firsts: Any, table: Any, out: Any) -> int:
     """Count the slots with the codes of some, and write down as many as `out` takes."""
-    _, _, following, _ = table
+    _, _, links = table
     count = 0
     for i in range(len(firsts)):
         link = np.int64(firsts[i]) + 1
@@ -238,68 +257,70 @@ def _members(firsts: Any, table: Any, out: Any) -> int:
             if count < len(out):
                 out[count] = link - 1
             count += 1
-            link = np.int64(following[link - 1])
+            link = np.int64(links[_following(link - 1)])
     return count
 
 
 @inlined
-def _replace(slot: Any, instead: Any, heads: Any, codes: Any, before: Any, apart: Any, buckets: Any, links: Any) -> None:
+def _replace(slot: Any, instead: Any, heads: Any, codes: Any, links: Any, apart: Any, buckets: Any, link_bits: Any) -> None:
     """In the bucket of slot, which is the first of its code, another link stands in its place from now on."""
-    bucket = _bucket_of(codes[slot], apart, buckets)
-    head = np.uint64(heads[bucket])
-    link = np.int64(head & links)
+    bucket = _bucket_of(codes[2 * slot], apart, buckets)
+    head = heads[bucket]
+    link = np.int64(head & link_bits)
     if link == slot + 1:
         # the mark stays: it was of the only code, whose next slot this is, or there were several
-        heads[bucket] = np.uint64(instead) | (head & ~links if instead != 0 else np.uint64(0))
+        heads[bucket] = np.uint32(instead) | (head & ~link_bits if instead != 0 else ~link_bits)
     else:
-        while _across(link - 1, before) != slot + 1:
-            link = _across(link - 1, before)
-        before[link - 1] = -1 - instead
+        while _across(links[_before(link - 1)]) != slot + 1:
+            link = _across(links[_before(link - 1)])
+        links[_before(link - 1)] = -1 - instead
 
 
 @kernel
 def _drop(firsts: Any, table: Any, scale: Any) -> None:
     """Take codes out of their buckets."""
-    heads, codes, _, before = table
-    apart, buckets, _, links, _ = scale
-    heads_at = heads.ctypes.data
+    heads, codes, links = table
+    apart, buckets, link_bits = scale
+    heads_at, records_at = heads.ctypes.data, codes.ctypes.data
     for first in range(0, len(firsts), _AHEAD):
         last = min(first + _AHEAD, len(firsts))
         for i in range(first, last):
-            code = codes[firsts[i]]
-            prefetch(heads_at + 4 * np.int64(_bucket_of(code, apart, buckets)))
+            prefetch(records_at + 16 * firsts[i])
         for i in range(first, last):
-            _replace(firsts[i], _across(firsts[i], before), heads, codes, before, apart, buckets, links)
+            prefetch(heads_at + 4 * np.int64(_bucket_of(codes[2 * firsts[i]], apart, buckets)))
+        for i in range(first, last):
+            across = _across(links[_before(firsts[i])])
+            _replace(firsts[i], across, heads, codes, links, apart, buckets, link_bits)
 
 
 @kernel
 def _remove(slots: Any, table: Any, scale: Any) -> None:
-    heads, codes, following, before = table
-    apart, buckets, _, links, _ = scale
-    heads_at, before_at, following_at = heads.ctypes.data, before.ctypes.data, following.ctypes.data
+    heads, codes, links = table
+    apart, buckets, link_bits = scale
+    heads_at, records_at = heads.ctypes.data, codes.ctypes.data
     for first in range(0, len(slots), _AHEAD):
         last = min(first + _AHEAD, len(slots))
         for i in range(first, last):
             slot = slots[i]
-            previous = np.int64(before[slot])
+            previous = np.int64(links[_before(slot)])
             if previous > 0:
-                prefetch(following_at + 4 * (previous - 1))
+                prefetch(records_at + 16 * (previous - 1))
             elif previous < 0:
-                prefetch(heads_at + 4 * np.int64(_bucket_of(codes[slot], apart, buckets)))
-            prefetch(before_at + 4 * (np.int64(following[slot]) - 1))
+                prefetch(heads_at + 4 * np.int64(_bucket_of(codes[2 * slot], apart, buckets)))
+            prefetch(records_at + 16 * (np.int64(links[_following(slot)]) - 1))
         for i in range(first, last):
             slot = slots[i]
-            previous, after = np.int64(before[slot]), np.int64(following[slot])
+            previous, after = np.int64(links[_before(slot)]), np.int64(links[_following(slot)])
             if previous == 0:
                 continue
             if previous > 0:
-                following[previous - 1] = after
+                links[_following(previous - 1)] = after
             else:
-                instead = after if after != 0 else -1 - previous
-                _replace(slot, instead, heads, codes, before, apart, buckets, links)
+                instead = after if after != 0 else _across(previous)
+                _replace(slot, instead, heads, codes, links, apart, buckets, link_bits)
             if after != 0:  # which becomes the first of the code if the slot was
-                before[after - 1] = previous
-            before[slot] = 0
+                links[_before(after - 1)] = previous
+            links[_before(slot)] = 0
 
 
 @kernel
@@ -308,29 +329,30 @@ def _probe(
 ) -> Any:  # fmt: skip
     """As many rows as there is room for: those whose buckets may hold their code, those whose codes are there, and then,
     round after round, a slot of each until there is none."""
-    heads, codes, following, before = table
-    apart, buckets, link_bits, links, marks = scale
-    codes_at, following_at = codes.ctypes.data, following.ctypes.data
-    none = np.uint64(0)
+    heads, codes, links = table
+    apart, buckets, link_bits = scale
+    heads_at, records_at = heads.ctypes.data, codes.ctypes.data
     count = 0
     while True:
         if begun == 0:
             new = 0
-            while row < len(probed) and new < len(begun_rows):
-                product = _product(probed[row], apart)
-                head = np.uint64(heads[_bucket(probed[row], product, apart, buckets)])
-                mark = head >> link_bits
-                begun_rows[new] = row
-                begun_links[new] = np.int64(head & links)
-                new += np.int64((head != none) & ((mark == none) | (mark == _mark(product, marks))))
-                row += 1
+            while row < len(probed) and new < len(begun_rows) - _LINE:
+                later = probed[min(row + 8 * _LINE, len(probed) - 1)]
+                prefetch(heads_at + 4 * np.int64(_bucket_of(later, apart, buckets)))
+                for at in range(row, min(row + _LINE, len(probed))):
+                    product = _product(probed[at], apart)
+                    head = heads[_bucket(probed[at], product, apart, buckets)]
+                    begun_rows[new] = at
+                    begun_links[new] = np.int64(head & link_bits)
+                    new += np.int64((head & ~np.uint32(product)) <= link_bits)
+                row = min(row + _LINE, len(probed))
             for i in range(min(_NEAR, new)):
-                prefetch(codes_at + 8 * (begun_links[i] - 1))
+                prefetch(records_at + 16 * (begun_links[i] - 1))
             for i in range(new):
-                prefetch(codes_at + 8 * (begun_links[min(i + _NEAR, new - 1)] - 1))
+                prefetch(records_at + 16 * (begun_links[min(i + _NEAR, new - 1)] - 1))
                 link = begun_links[i]
-                while link != 0 and codes[link - 1] != probed[begun_rows[i]]:
-                    link = _across(link - 1, before)
+                while link != 0 and codes[2 * (link - 1)] != probed[begun_rows[i]]:
+                    link = _across(links[_before(link - 1)])
                 begun_rows[begun] = begun_rows[i]
                 begun_links[begun] = link
                 begun += np.int64(link != 0)
@@ -341,11 +363,11 @@ def _probe(
         taken = min(begun, len(slots) - count)
         left = 0
         for i in range(taken):
-            prefetch(following_at + 4 * (begun_links[min(i + _NEAR, begun - 1)] - 1))
+            prefetch(records_at + 16 * (begun_links[min(i + _NEAR, begun - 1)] - 1))
             link = begun_links[i]
             slots[count + i] = link - 1
             rows[count + i] = begun_rows[i]
-            link = np.int64(following[link - 1])
+            link = np.int64(links[_following(link - 1)])
             begun_rows[left] = begun_rows[i]
             begun_links[left] = link
             left += np.int64(link != 0)

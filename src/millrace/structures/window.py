@@ -29,15 +29,20 @@ _SLOT_BYTES = 8 + 8 + 8 + 1 + 4  # code, sequence, entered, matched, free stack
 
 
 class Window:
-    """Slots for `capacity` waiting tuples. Null and impossible keys get a slot too, and leave in the next step."""
+    """Slots for `capacity` waiting tuples. Null and impossible keys get a slot too, and leave in the next step.
 
-    def __init__(self, relation: Relation, spec: JoinSpec, budget: Budget, capacity: int) -> None:
+    `code`: where codes are kept, if that is not the window's own.
+    """
+
+    def __init__(
+        self, relation: Relation, spec: JoinSpec, budget: Budget, capacity: int, code: Int64Array | None = None
+    ) -> None:
         self.capacity = capacity
         self.pending = 0
         self.steps = 0
         self._budget = budget
         self.encode: Callable[[pa.RecordBatch], Codes] = partial(_key_codes, relation, [name for name, _ in spec.on])
-        self.code = budget.array("window codes", capacity, np.int64)
+        self.code = budget.array("window codes", capacity, np.int64) if code is None else code
         self.sequence = budget.array("window sequence", capacity, np.int64)
         self.entered = budget.array("window entry steps", capacity, np.int64)
         self.matched = budget.array("window match flags", capacity, np.bool_)

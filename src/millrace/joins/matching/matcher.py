@@ -18,7 +18,7 @@ from millrace.core.keys import Codes
 from millrace.core.protocols import JoinSpec, PageRun, Relation
 from millrace.core.step import Int64Array
 from millrace.joins.sizing import bits_between_codes, code_bytes_per_page
-from millrace.structures.hashtable import START, Cursor, HashTable
+from millrace.structures.hashtable import START, Cursor, HashTable, Int32Array, codes_in, slot_records
 from millrace.structures.window import Window
 
 Found = tuple[Int64Array, Int64Array, bool]
@@ -57,11 +57,10 @@ class KeyMatcher:
 
     reversed_ranges = 0
 
-    def __init__(self, relation: Relation, spec: JoinSpec, window: Window, budget: Budget) -> None:
+    def __init__(self, relation: Relation, spec: JoinSpec, records: Int32Array, budget: Budget) -> None:
         self._codec = relation.codec
         self._columns = [name for name, _ in spec.on]
-        self._window = window
-        self._table = HashTable(window.code, budget, apart=bits_between_codes(relation))
+        self._table = HashTable(records, budget, apart=bits_between_codes(relation))
         self._codes = np.zeros(0, np.int64)
         self._cursor: Cursor = START
 
@@ -116,11 +115,18 @@ def matcher_bytes(relation: Relation, spec: JoinSpec, memory_bytes: int) -> Matc
     return sizes
 
 
-def make_matcher(relation: Relation, spec: JoinSpec, window: Window, budget: Budget) -> Matcher:
+def make_matcher(relation: Relation, spec: JoinSpec, budget: Budget, capacity: int) -> tuple[Window, Matcher]:
+    """A window of so many slots, and what finds its tuples."""
+    matcher: Matcher
     if spec.condition is None:
-        return KeyMatcher(relation, spec, window, budget)
-    matcher: Matcher = _home(spec.condition)(relation, spec, window, budget)
-    return matcher
+        records = slot_records(capacity, budget)
+        window = Window(relation, spec, budget, capacity, codes_in(records))
+        matcher = KeyMatcher(relation, spec, records, budget)
+    else:
+        window = Window(relation, spec, budget, capacity)
+        matcher = _home(spec.condition)(relation, spec, window, budget)
+    window.encode = matcher.encode
+    return window, matcher
 
 
 def _home(condition: Condition) -> Any:
