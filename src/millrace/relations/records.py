@@ -116,35 +116,38 @@ class Unpacker:
         self._tails[text].resize(room)
         sink.tails[text], sink.room[text] = self._tails[text].address, room
 
-    def finish(self, records: Int64Array, sink: Sink) -> list[pa.Array]:
-        """The columns, once every row was copied; null where a record is 0."""
+    def finish(self, records: Int64Array, sink: Sink, *, all_found: bool = False) -> list[pa.Array]:
+        """The columns, once every row was copied; null where a record is 0, which none is if all were found."""
         rows = len(records)
         found = {column.name: [_plain(column, out)] for column, out in zip(self._fixed, self._values, strict=True)}
         for number, (column, tail) in enumerate(zip(self._texts, self._tails, strict=True)):
             used = int(sink.ends[number, -1])
             found[column.name] = [pa.py_buffer(sink.ends[number]), tail.slice(0, used)]
             self._text_bytes[number] = max(self._text_bytes[number], _SPARE * used / max(1, rows))
-        present = np.zeros(-(-rows // 8), np.uint8)
-        missing = rows - mark_present(records, present)
-        shared = pa.py_buffer(present) if missing else None
+        bitmap_bytes = -(-rows // 8)
+        shared, missing = None, 0
+        if not all_found:
+            present = np.zeros(bitmap_bytes, np.uint8)
+            missing = rows - mark_present(records, present)
+            shared = pa.py_buffer(present) if missing else None
         arrays = []
         for column in self._columns:
             validity, nulls = shared, missing
             if column.name in self._may_be_null:
-                bits = np.zeros(len(present), np.uint8)
+                bits = np.zeros(bitmap_bytes, np.uint8)
                 nulls = rows - mark_valid(records, column.number >> 3, 1 << (column.number & 7), bits)
                 validity = pa.py_buffer(bits) if nulls else None
             arrays.append(pa.Array.from_buffers(column.type, rows, [validity, *found[column.name]], nulls))
         self._values, self._tails = [], []
         return arrays
 
-    def unpack(self, records: Int64Array) -> list[pa.Array]:
+    def unpack(self, records: Int64Array, *, all_found: bool = False) -> list[pa.Array]:
         """Columns whose row i comes from the record at address `records[i]`, and is null where that is 0."""
         sink = self.begin(len(records))
         done = 0
         while (done := copy_records(records, done, len(records), sink)) < len(records):
             self.grow(sink)
-        return self.finish(records, sink)
+        return self.finish(records, sink, all_found=all_found)
 
 
 def _text(values: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Buffer | None]:

@@ -126,12 +126,14 @@ def find_codes(codes: Any, at: Any, places: Any, index: Any, first: Any, count: 
 
 @kernel
 def resolve_rows(rows: Any, guess: Any, stride: Any, bases: Any, place: Any, inside: Any) -> None:
-    """Of each row number: the page of the run that it is on, and the row inside it."""
+    """Of each row number: the page of the run that it is on, most often that of the row before, and the row inside it."""
+    page = np.int64(0)
     for i in range(len(rows)):
         row = rows[i]
-        page = guess[row // stride]
-        while bases[page + 1] <= row:
-            page += 1
+        if row < bases[page] or row >= bases[page + 1]:
+            page = np.int64(guess[row // stride])
+            while bases[page + 1] <= row:
+                page += 1
         place[i] = page
         inside[i] = row - bases[page]
 

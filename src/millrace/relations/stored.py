@@ -75,7 +75,7 @@ class StoredRun:
         if packed:
             addresses = np.empty(len(rows), np.int64)
             search.find_records(place, inside, self.places, relation.index, addresses)
-            found = dict(zip(packed, relation.unpacker(packed).unpack(addresses), strict=True))
+            found = dict(zip(packed, relation.unpacker(packed).unpack(addresses, all_found=True), strict=True))
         for name in others:
             if name == relation.version.code_column:
                 codes = np.empty(len(rows), np.int64)
