@@ -169,6 +169,24 @@ def test_more_matches_than_a_step_puts_out_go_on_without_reading_or_removing(how
     assert max(step.output.num_rows for step in steps) < 1000
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_tuples_of_a_unique_key_that_are_put_out_in_portions_leave_together(how: How) -> None:
+    """The portions before the last are found again by what they have met; tuples of other pages stay."""
+    keys, tuples = list(range(0, 80, 2)), [2] * 3000 + [60] + [3] * 5 + [4, 61]
+    relation = relation_of(keys, rows_per_page=20)
+    join = HybridJoin(relation, spec_of(how), Budget("400k"), buffer_pages=1)
+    stream = stream_of(tuples)
+    assert join.offer(stream) == len(tuples)
+    steps = [join.step()]
+    while join.pending > 2:
+        assert relation.reads == [(0, 1)]
+        steps.append(join.step())
+    assert len(steps) > 1 or how == "anti"
+    steps += drained(join)
+    assert relation.reads == [(0, 1), (1, 1)]
+    assert rows_of(steps) == expected(tuples, keys, how)
+
+
 @pytest.mark.parametrize("buffer_pages", [None, 1, 4, 99])
 @pytest.mark.parametrize("resident", [False, True])
 def test_the_budget_it_asks_for_is_enough_and_no_more(buffer_pages: int | None, resident: bool) -> None:

@@ -15,7 +15,7 @@ def test_the_oldest_is_the_first_that_came() -> None:
     queue.append(np.array([5, 2]))
     queue.append(np.array([7]))
     assert queue.oldest == 5
-    assert queue.slots().tolist() == [5, 2, 7]
+    assert queue.items().tolist() == [5, 2, 7]
 
 
 @pytest.mark.parametrize(("gone", "left"), [([5], [2, 7]), ([2], [5, 7]), ([7], [5, 2]), ([2, 7], [5]), ([7, 5, 2], [])])
@@ -23,7 +23,7 @@ def test_a_tuple_may_leave_from_anywhere(gone: list[int], left: list[int]) -> No
     queue = Queue(8, Budget("1k"))
     queue.append(np.array([5, 2, 7]))
     queue.remove(np.array(gone))
-    assert queue.slots().tolist() == left
+    assert queue.items().tolist() == left
     assert queue.oldest == (left[0] if left else None)
 
 
@@ -32,7 +32,7 @@ def test_a_slot_that_left_can_come_again() -> None:
     queue.append(np.array([0, 1, 2]))
     queue.remove(np.array([0]))
     queue.append(np.array([0]))
-    assert queue.slots().tolist() == [1, 2, 0]
+    assert queue.items().tolist() == [1, 2, 0]
 
 
 def test_it_behaves_like_a_list() -> None:
@@ -46,13 +46,13 @@ def test_it_behaves_like_a_list() -> None:
         leaving = [slot for slot in model if random.random() < 0.2]
         queue.remove(random.permutation(np.array(leaving, np.int64)))
         model = [slot for slot in model if slot not in leaving]
-        assert queue.slots().tolist() == model
+        assert queue.items().tolist() == model
 
 
 def test_a_queue_takes_the_bytes_planned() -> None:
     budget = Budget("1k")
     Queue(10, budget)
-    assert budget.used_bytes == 10 * Queue.bytes_per_slot + Queue.fixed_bytes
+    assert budget.used_bytes == 10 * Queue.bytes_each + Queue.fixed_bytes
 
 
 def test_a_ring_goes_round() -> None:

@@ -69,8 +69,8 @@ class FetchJoin(Windowed):
         records = slot_records(sizing.capacity, budget)
         self._window = Window(relation, spec, budget, sizing.capacity, codes_in(records))
         self._table = HashTable(records, budget, apart=bits_between_codes(relation))
-        self._queue = Queue(sizing.capacity, budget)
         self._lists = Lists("partition", self.partitions, sizing.capacity, budget)
+        self._queue = Queue(self.partitions, budget)  # of partitions, in the order of the oldest tuple that waits for each
         self._first = budget.array("first pages", sizing.capacity, np.int32)
         self._last = self._first if relation.unique else budget.array("last pages", sizing.capacity, np.int32)
         self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
@@ -138,8 +138,7 @@ class FetchJoin(Windowed):
         if not self._relation.unique:
             self._last[slots] = last
         is_first = self._table.add(slots)  # of the tuples that wait for its key: the others leave with it
-        self._queue.append(slots[is_first])
-        self._lists.add(self._partition(first[is_first]), slots[is_first])
+        self._queue.append(self._lists.add(self._partition(first[is_first]), slots[is_first]))
 
     def _find(self, slots: Int64Array, first: Int64Array, last: Int64Array, done: Int64Array) -> None:
         """Look tuples up on pinned pages `first` to `last`."""
@@ -163,11 +162,11 @@ class FetchJoin(Windowed):
 
     def _oldest(self) -> _Wanted | None:
         """The key that has waited longest, and where reading it begins."""
-        slot = self._queue.oldest
-        if slot is None:
+        partition = self._queue.oldest
+        if partition is None:
             return None
+        slot = self._lists.oldest(partition)
         wanted = _Wanted(int(self._window.code[slot]), int(self._first[slot]), int(self._last[slot]))
-        partition = self._partition(wanted.first)
         inside = partition == self._partition(wanted.last)
         self._next_page = self.pinned_pages + partition * self.buffer_pages if inside else wanted.first
         return wanted
@@ -192,14 +191,22 @@ class FetchJoin(Windowed):
             reading.cursor = cursor
             return
         finished = self._finished(wanted, reading)
-        self._queue.remove(finished)
-        # a key that is unique was found once, and all who wait for it with it; it can only be in what was read
-        found = slots if at_once and self._relation.unique else None
+        found = None
+        if self._relation.unique:
+            # a key was found once, and all who wait for it with it; it can only be in what was read
+            found = slots if at_once else self._found_before()
         self._emitter.leave(self._table.take(finished, found))
         self._reading = None
         self._next_page = reading.last + 1
         if reading.last >= wanted.last:
             self._wanted = None
+
+    def _found_before(self) -> Int64Array | None:
+        """What several portions of one probe found, where keys are unique: all that met a row and are still there. None if
+        that is not known of all, because tuples have found a row with their code and another key."""
+        if not self._relation.codec.exact:
+            return None
+        return np.flatnonzero(self._window.matched & self._table.present)
 
     def _complete(self, slots: Int64Array, reading: _Reading) -> npt.NDArray[np.bool_]:
         """Which of these tuples wait for no other pages than those just read."""
@@ -208,21 +215,26 @@ class FetchJoin(Windowed):
 
     def _finished(self, wanted: _Wanted, reading: _Reading) -> Int64Array:
         """Tuples whose keys can only be on the pages just read, and the wanted ones once their last page is there: the first of
-        each key. They leave the lists."""
+        each key. They leave the lists, and partitions that nobody waits for any more the queue."""
         first, last = self._partition(reading.first), self._partition(reading.last)
-        if self._relation.unique:
-            return self._lists.take(first, last)
+        emptied = self._lists.filled(first, last)
         slots = self._lists.take(first, last)
-        if wanted.first < reading.first and wanted.last <= reading.last:
-            # the wanted key began on pages read before: its tuple is in the list of that partition
-            begun = self._partition(wanted.first)
-            slots = np.concatenate((slots, self._lists.take(begun, begun)))
-            done = self._complete(slots, reading) | (self._window.code[slots] == wanted.code)
-        else:
-            done = self._complete(slots, reading)
-        stay = slots[~done]
-        self._lists.add(self._partition(self._first[stay].astype(np.int64)), stay)
-        return slots[done]
+        if not self._relation.unique:
+            if wanted.first < reading.first and wanted.last <= reading.last:
+                # the wanted key began on pages read before: its tuple is in the list of that partition
+                begun = self._partition(wanted.first)
+                emptied = np.append(emptied, self._lists.filled(begun, begun))
+                slots = np.concatenate((slots, self._lists.take(begun, begun)))
+                done = self._complete(slots, reading) | (self._window.code[slots] == wanted.code)
+            else:
+                done = self._complete(slots, reading)
+            stay = slots[~done]
+            places = self._partition(self._first[stay].astype(np.int64))
+            self._lists.add(places, stay)
+            emptied = np.setdiff1d(emptied, places)  # a partition that some still wait for keeps its place in the queue
+            slots = slots[done]
+        self._queue.remove(emptied)
+        return slots
 
     def _partition(self, page: int | Int64Array) -> Any:
         return (page - self.pinned_pages) // self.buffer_pages
@@ -231,7 +243,7 @@ class FetchJoin(Windowed):
 def slot_bytes(relation: IndexedRelation) -> int:
     """What a waiting tuple takes beside the window."""
     page_numbers = _PAGE_NUMBER_BYTES if relation.unique else 2 * _PAGE_NUMBER_BYTES
-    return HashTable.bytes_per_slot + Queue.bytes_per_slot + Lists.bytes_per_slot + page_numbers
+    return HashTable.bytes_per_slot + Lists.bytes_per_slot + page_numbers
 
 
 def partitions(relation: IndexedRelation, buffer_pages: int, pinned_pages: int = 0) -> int:
@@ -241,4 +253,4 @@ def partitions(relation: IndexedRelation, buffer_pages: int, pinned_pages: int =
 def fixed_bytes(relation: IndexedRelation, buffer_pages: Any, pinned_pages: Any = 0) -> Any:
     """What the queue and the lists by partition take once; for numbers or arrays of them."""
     lists = np.maximum(1, -(-(relation.pages - pinned_pages) // buffer_pages))
-    return Queue.fixed_bytes + Lists.fixed_bytes + lists * Lists.bytes_per_head
+    return Queue.fixed_bytes + Lists.fixed_bytes + lists * (Lists.bytes_per_head + Queue.bytes_each)

@@ -5,17 +5,18 @@ Mining 7(4), 2011.
 
 The loop:
     1. load stream tuples into the free slots: look each up in the index and add it to the hash table; the first that waits for
-       its key also to the queue and the list of its partition; a key that the index knows to be absent leaves at once;
-    2. take the oldest waiting tuple; with none, read nothing;
-    3. read its partition: `buffer_pages` neighbouring pages, fixed and non-overlapping;
+       its key also to the list of its partition, and the first in a list brings the partition to the queue; a key that the
+       index knows to be absent leaves at once;
+    2. take the partition of the oldest waiting tuple; with none, read nothing;
+    3. read it: `buffer_pages` neighbouring pages, fixed and non-overlapping;
     4. probe the hash table with every row of it, and put out the matches;
-    5. every tuple whose key could only be there has met all there is for it: take it from hash table, queue and list.
+    5. every tuple whose key could only be there has met all there is for it: take it from hash table and list, and the partition from the queue.
 
 Memory:
 
-    stream --> [ slots ]  queue       oldest <-> . <-> . <-> newest       any tuple may leave it
-                          hash table  key code  --> slots                 probed with every row read
+    stream --> [ slots ]  hash table  key code  --> slots                 probed with every row read
                           lists       partition --> slots                 who leaves after a read
+                          queue       of partitions, oldest <-> . <-> . <-> newest
                                          |
                           disk buffer [ one partition ] <-- index <-- R   p0 p1 p2 | p3 p4 p5 | p6 ...
 
@@ -27,9 +28,11 @@ Differs from the paper:
     - Tuples are loaded before the read, not after it, so that a first step has something to do.
     - An absent key would stay at the head of the paper's queue for ever. Here it leaves unmatched: at loading if it
       falls between pages, otherwise after the first read of its partition, whoever that read was for. The lists of
-      tuples by partition (8 bytes a slot) are there for this: without them each absent key would cost its own read. A
+      tuples by partition (5 bytes a slot) are there for this: without them each absent key would cost its own read. A
       dense index knows all keys, so that an absent one leaves at loading.
-    - Tuples that wait for the same key leave together, so that the first of them stands for all in queue and lists.
+    - The queue is of partitions, by the oldest tuple that waits for each, not of tuples: a read serves all who wait for its
+      partition, so that both name the same read next, and a tuple takes 8 bytes less.
+    - Tuples that wait for the same key leave together, so that the first of them stands for all in the lists.
     - Each tuple remembers its pages (4 bytes, 8 where keys repeat in R): the index is asked once for a tuple.
     - Duplicate keys in R: rows of a key may go on in the next partition. The oldest tuple's key is then read from its
       first page on, in pieces of `buffer_pages` over consecutive steps if one read can't hold it. Any other tuple whose

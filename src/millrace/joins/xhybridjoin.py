@@ -6,10 +6,10 @@ Warehousing, Knowledge and Information Systems, 2013; first as X-HYBRIDJOIN for 
 The loop, with l = `pinned_pages` and k = `buffer_pages`:
     0. when the first tuple comes, read the first l pages of R: they stay for good;
     1. load stream tuples into the free slots, and look each up in the index; a key that is absent leaves at once;
-    2. a tuple whose key is on pinned pages meets its rows there, and leaves; the others go to the hash table, the queue and
-       the list of their partition;
-    3. take the oldest waiting tuple; with none, read nothing;
-    4. read its partition: k neighbouring pages behind the pinned ones, fixed and non-overlapping;
+    2. a tuple whose key is on pinned pages meets its rows there, and leaves; the others go to the hash table and the list of
+       their partition, and the first in a list brings the partition to the queue;
+    3. take the partition of the oldest waiting tuple; with none, read nothing;
+    4. read it: k neighbouring pages behind the pinned ones, fixed and non-overlapping;
     5. probe the hash table with every row of it, and put out the matches;
     6. every tuple whose key could only be there has met all there is for it, and leaves.
 

@@ -124,6 +124,11 @@ class HashTable:
         self._before = records[_BEFORE::_WORDS]
         self._room = 64  # for slots that are counted only as they are walked along: as many as there were at most
 
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Which slots are in the table."""
+        return np.asarray(self._before != 0)
+
     def add(self, slots: Int64Array) -> npt.NDArray[np.bool_]:
         """Slots that are not in the table come in; returns which are first of their code."""
         return cast("npt.NDArray[np.bool_]", _add(slots, self._arrays, self._scale))

@@ -1,7 +1,8 @@
 """Lists of window slots, many of them, that are filled one by one and emptied as a whole.
 
-    heads [ 3 | 0 | 1 ]     per list: its newest block + 1, 0 when empty
-    sizes [ 9 | 0 | 2 ]     per list: its slots
+    heads   [ 3 | 0 | 1 ]     per list: its newest block + 1, 0 when empty
+    sizes   [ 9 | 0 | 2 ]     per list: its slots
+    oldest  [ . | . | . ]     per list: the slot that came first, unless it is empty
 
     block 2  [ 2 | slot slot                ]     the newest one of list 0: the block behind it + 1, then up to 7 slots
     block 1  [ 0 | slot slot slot ... slot  ]
@@ -28,25 +29,37 @@ class Lists:
     """Lists of slots; a slot is in one of them at most.
 
     >>> lists = Lists("bucket", heads=2, capacity=4, budget=Budget("1k"))
-    >>> lists.add(np.array([0, 1, 0]), np.array([0, 1, 2]))
-    >>> lists.take(0, 0).tolist(), lists.take(0, 1).tolist()
-    ([0, 2], [1])
+    >>> lists.add(np.array([1, 0, 1]), np.array([0, 1, 2])).tolist()
+    [1, 0]
+    >>> lists.oldest(1), lists.take(1, 1).tolist(), lists.take(0, 1).tolist()
+    (0, [0, 2], [1])
     """
 
     bytes_per_slot = 5
-    bytes_per_head = 4 + 4 + 32
+    bytes_per_head = 4 + 4 + 4 + 32
     fixed_bytes = 32 + 16
 
     def __init__(self, name: str, heads: int, capacity: int, budget: Budget) -> None:
         blocks = capacity // _EACH + min(heads, capacity) + 1
         self._heads = budget.array(f"{name} heads", heads, np.int32)
         self._sizes = budget.array(f"{name} sizes", heads, np.int32)
+        self._oldest = budget.array(f"{name} oldest", heads, np.int32)
         self._blocks = budget.array(f"{name} blocks", blocks * (1 + _EACH), np.int32).reshape(blocks, 1 + _EACH)
         self._state = budget.array(f"{name} state", 2, np.int64)  # a block to use again + 1; blocks that were ever used
 
-    def add(self, heads: Int64Array, slots: Int64Array) -> None:
-        """Put `slots[i]`, which is in no list, into list `heads[i]`."""
-        _add(self._heads, self._sizes, self._blocks, self._state, heads, slots)
+    def add(self, heads: Int64Array, slots: Int64Array) -> Int64Array:
+        """Put `slots[i]`, which is in no list, into list `heads[i]`; returns the lists that were empty, in order."""
+        filled = np.empty(min(len(slots), len(self._heads)), np.int64)
+        count = _add(self._heads, self._sizes, self._oldest, self._blocks, self._state, heads, slots, filled)
+        return filled[:count]
+
+    def filled(self, first: int, last: int) -> Int64Array:
+        """Those of lists `first` to `last` that are not empty."""
+        return first + np.flatnonzero(self._sizes[first : last + 1])
+
+    def oldest(self, head: int) -> int:
+        """The slot that came first into a list, which must not be empty."""
+        return int(self._oldest[head])
 
     def take(self, first: int, last: int) -> Int64Array:
         """The slots in lists `first` to `last`, which are empty then."""
@@ -56,10 +69,16 @@ class Lists:
 
 
 @kernel
-def _add(heads: Any, sizes: Any, blocks: Any, state: Any, keys: Any, slots: Any) -> None:
+def _add(heads: Any, sizes: Any, oldest: Any, blocks: Any, state: Any, keys: Any, slots: Any, filled: Any) -> Any:
+    count = 0
     for i in range(len(slots)):
         head = keys[i]
-        place = sizes[head] % _EACH
+        size = np.int64(sizes[head])
+        if size == 0:
+            oldest[head] = slots[i]
+            filled[count] = head
+            count += 1
+        place = size % _EACH
         if place == 0:
             if state[0] != 0:
                 block = state[0] - 1
@@ -72,7 +91,8 @@ def _add(heads: Any, sizes: Any, blocks: Any, state: Any, keys: Any, slots: Any)
         else:
             block = np.int64(heads[head]) - 1
         blocks[block, 1 + place] = slots[i]
-        sizes[head] += 1
+        sizes[head] = size + 1
+    return count
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Arrival order of waiting tuples: a linked queue that any tuple may leave, and a ring that they leave in turn."""
+"""Order of arrival: a linked queue that anything may leave, and a ring of waiting tuples that they leave in turn."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ import numpy as np
 
 from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
-from millrace.core.memoryaccess import prefetch
 from millrace.core.step import Int64Array
 
 _NEXT, _PREVIOUS = 0, 1  # what a node of the queue says
-_AHEAD = 64  # nodes asked for at once
 
 
 class Queue:
-    """Slots in order of arrival, linked both ways; node 0 is the seam between newest and oldest, slot s is node s + 1.
+    """Numbers below `capacity` in order of arrival, linked both ways; node 0 is the seam between newest and oldest, number n is
+    node n + 1.
 
     >>> queue = Queue(capacity=4, budget=Budget("1k"))
     >>> queue.append(np.array([2, 0, 3]))
     >>> queue.remove(np.array([2]))
-    >>> queue.oldest, queue.slots().tolist()
+    >>> queue.oldest, queue.items().tolist()
     (0, [0, 3])
     """
 
-    bytes_per_slot = 8
+    bytes_each = 8
     fixed_bytes = 8
 
     def __init__(self, capacity: int, budget: Budget) -> None:
@@ -33,20 +32,20 @@ class Queue:
 
     @property
     def oldest(self) -> int | None:
-        """The slot that has waited longest, or None when nothing waits."""
+        """What has waited longest, or None when nothing waits."""
         node = int(self._links[0, _NEXT])
         return node - 1 if node else None
 
-    def append(self, slots: Int64Array) -> None:
-        """These slots, none of which is in the queue, come last, in the given order."""
-        _append(self._links, slots)
+    def append(self, items: Int64Array) -> None:
+        """These, none of which is in the queue, come last, in the given order."""
+        _append(self._links, items)
 
-    def remove(self, slots: Int64Array) -> None:
-        """Take out slots, each of which is in the queue, wherever they stand."""
-        _remove(self._links, slots)
+    def remove(self, items: Int64Array) -> None:
+        """Take out some, each of which is in the queue, wherever they stand."""
+        _remove(self._links, items)
 
-    def slots(self) -> Int64Array:
-        """All slots, oldest first."""
+    def items(self) -> Int64Array:
+        """All of them, oldest first."""
         return _in_order(self._links[:, _NEXT])
 
 
@@ -84,10 +83,10 @@ class Ring:
 
 
 @kernel
-def _append(links: Any, slots: Any) -> None:
+def _append(links: Any, items: Any) -> None:
     last = np.int64(links[0, _PREVIOUS])
-    for i in range(len(slots)):
-        node = slots[i] + 1
+    for i in range(len(items)):
+        node = items[i] + 1
         links[last, _NEXT] = node
         links[node, _PREVIOUS] = last
         links[node, _NEXT] = 0
@@ -96,20 +95,11 @@ def _append(links: Any, slots: Any) -> None:
 
 
 @kernel
-def _remove(links: Any, slots: Any) -> None:
-    """Many nodes are asked for at once, and then their neighbours."""
-    at = links.ctypes.data
-    for first in range(0, len(slots), _AHEAD):
-        last = min(first + _AHEAD, len(slots))
-        for i in range(first, last):
-            prefetch(at + 8 * (slots[i] + 1))
-        for i in range(first, last):
-            prefetch(at + 8 * np.int64(links[slots[i] + 1, _NEXT]))
-            prefetch(at + 8 * np.int64(links[slots[i] + 1, _PREVIOUS]))
-        for i in range(first, last):
-            after, before = links[slots[i] + 1, _NEXT], links[slots[i] + 1, _PREVIOUS]
-            links[before, _NEXT] = after
-            links[after, _PREVIOUS] = before
+def _remove(links: Any, items: Any) -> None:
+    for i in range(len(items)):
+        after, before = links[items[i] + 1, _NEXT], links[items[i] + 1, _PREVIOUS]
+        links[before, _NEXT] = after
+        links[after, _PREVIOUS] = before
 
 
 @kernel
@@ -119,8 +109,8 @@ def _in_order(following: Any) -> Any:
     while node != 0:
         count += 1
         node = following[node]
-    slots = np.empty(count, np.int64)
+    items = np.empty(count, np.int64)
     for i in range(count):
         node = following[node]
-        slots[i] = node - 1
-    return slots
+        items[i] = node - 1
+    return items
