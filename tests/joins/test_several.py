@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +19,11 @@ from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.protocols import How
 from millrace.joins.several import Several
+from millrace.relations.build import build_table
+from millrace.relations.files import ReadMode
+from millrace.relations.folder import read_versions
 from millrace.relations.memory import MemoryRelation
+from millrace.relations.stored import StoredRelation
 
 KEYS = st.lists(st.none() | st.integers(0, 5), max_size=14)
 Row = dict[str, Any]
@@ -140,3 +146,23 @@ def test_columns_of_the_same_name_are_refused() -> None:
         make_lookups(stream([], []).schema, ("event",), lookups, Budget("256k"))
     with pytest.raises(ParameterError, match="at least one join"):
         Several([])
+
+
+@pytest.mark.parametrize("strategy", ["sweepjoin", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "inlj"])
+@pytest.mark.parametrize("mode", ["buffered", "mmap"])
+def test_joins_may_take_turns_with_one_table(tmp_path: Path, strategy: str, mode: ReadMode) -> None:
+    """What one of them reads must not touch the pages that the other is at: keys with many rows are put out in portions."""
+    keys = [key for key in range(40) for _ in range(20)]
+    numbers = list(range(len(keys)))
+    build_table(tmp_path, pa.table({"id": keys, "a": numbers, "b": numbers}), "id", page_bytes=4096)
+    table = StoredRelation(tmp_path, read_versions(tmp_path)[-1], mode)
+    one, two = [n % 45 for n in range(60)], [n * 7 % 45 for n in range(60)]
+    rows = stream(one, two)
+    lookups = [
+        TableLookup(table, (("one", "id"),), "inner", ("a",), strategy=strategy),
+        TableLookup(table, (("two", "id"),), "inner", ("b",), strategy=strategy),
+    ]
+    join = make_lookups(rows.schema, ("event",), lookups, Budget("400k"))
+    found = Counter((event, a // 20, b // 20) for event, a, b in rows_of(joined(join, cut(rows, 7))))
+    assert found == {(n, one[n], two[n]): 400 for n in range(60) if one[n] < 40 and two[n] < 40}
+    table.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -102,12 +103,66 @@ def test_there_is_one_trip_to_python(spark: SparkSession, warehouse: Path) -> No
     products, customers = _products(warehouse / "p", 1), _customers(warehouse / "c", 1)
     lookups = [mr.Lookup(products, "product"), mr.Lookup(customers, ("customer", "id"))]
 
-    def trips(rows: DataFrame) -> int:
-        return str(rows._jdf.queryExecution().executedPlan().toString()).count("ArrowEvalPython")  # type: ignore[operator]
-
     sales = frame(spark, SALES)
     assert trips(mr.enrich(sales, lookups)) == 1
     assert trips(mr.enrich(mr.enrich(sales, products, "product"), customers, ("customer", "id"))) == 2
+
+
+def trips(rows: DataFrame) -> int:
+    plan = str(rows._jdf.queryExecution().executedPlan().toString())  # type: ignore[operator]
+    return plan.count("ArrowEvalPython") + plan.count("MapInArrow")
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_tables_that_need_whole_rows_share_one_trip_too(spark: SparkSession, warehouse: Path, ordered: bool) -> None:
+    """High fan-out, a condition on whole rows, and high fan-out again, beside a table with one row to a key."""
+    products, customers = _products(warehouse / "p", 20), _customers(warehouse / "c", 18)
+    near, single = _products(warehouse / "n", 1), _products(warehouse / "s", 1)
+    sales = frame(spark, SALES).selectExpr("*", "sale / 4 AS weight")
+    lookups = [
+        mr.Lookup(products, "product", columns={"price": "many"}),
+        mr.Lookup(single, "product", columns={"price": "one"}, how="left"),
+        mr.Lookup(near, mr.near("weight", "price", 1), columns={"price": "close"}, how="left"),
+        mr.Lookup(customers, ("customer", "id"), columns=["name"], how="left"),
+    ]
+    ours = mr.enrich(sales, lookups, ordered=ordered)
+    assert trips(ours) == 2  # the table with one row to a key goes with keys alone
+    assert ours.columns == [*sales.columns, "many", "one", "close", "name"]
+    theirs = sales
+    for one in lookups:
+        theirs = mr.enrich(theirs, one.table, one.on, how=one.how or "inner", columns=one.columns)
+    assert theirs.count() > 20_000
+    difference = same_rows(ours, theirs)
+    assert difference, difference
+    if ordered:
+        in_order = ours.toArrow()["sale"].to_pylist()
+        assert in_order == sorted(in_order)
+
+
+def test_tables_that_need_whole_rows_are_counted_one_by_one(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:
+    products, customers = _products(warehouse / "products", 20), _customers(warehouse / "customers", 18)
+    lookups = [mr.Lookup(products, "product", columns=["price"]), mr.Lookup(customers, ("customer", "id"), columns=["name"])]
+    done = stream_through(spark, SALES, lambda s: mr.enrich(s, lookups), tmp_path)
+    difference = same_rows(done.rows, mr.enrich(frame(spark, SALES), lookups))
+    assert difference, difference
+    rows_in, matched = Counter[str](), Counter[str]()
+    for report in mr.reports(done.query):
+        report.ledger.check()
+        rows_in[report.name.split("#")[0]] += report.rows_in
+        matched[report.name.split("#")[0]] += report.matched
+    sold = [key is not None and key < 30 for key in SALES["product"].to_pylist()]
+    known = [int(name[1:]) < 17 for name in SALES["customer"].to_pylist()]
+    assert rows_in == {"products": len(sold), "customers": 20 * sum(sold)}
+    assert matched == {"products": sum(sold), "customers": 20 * sum(a and b for a, b in zip(sold, known, strict=True))}
+
+
+def test_rows_that_earlier_tables_made_longer_must_fit_too(spark: SparkSession, warehouse: Path) -> None:
+    customers, sales = _customers(warehouse, 20), frame(spark, SALES)
+    wide = [mr.Lookup(customers, ("customer", "id"), columns={"name": f"name{n}"}) for n in range(9)]
+    with pytest.raises(BudgetError) as small:
+        mr.enrich(sales, wide[:1], memory="1k", read="buffered")
+    with pytest.raises(BudgetError):
+        mr.enrich(sales, wide, memory=9 * small.value.needed_bytes, read="buffered")
 
 
 def test_a_stream_is_counted_for_each_table(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:
@@ -133,9 +188,17 @@ def test_tables_share_the_budget(spark: SparkSession, warehouse: Path) -> None:
         mr.enrich(sales, [one], memory="1k", read="buffered")
     needed = alone.value.needed_bytes
     mr.enrich(sales, [one], memory=needed, read="buffered")
-    with pytest.raises(BudgetError):
-        mr.enrich(sales, [one, one], memory=needed, read="buffered")
-    mr.enrich(sales, [one, one], memory=2 * needed, read="buffered")
+    both = [one, mr.Lookup(table, ("customer", "id"), columns={"name": "other"})]
+    with pytest.raises(BudgetError, match="each of 2 joins") as shared:
+        mr.enrich(sales, both, memory=needed, read="buffered")
+    assert shared.value.needed_bytes >= 2 * needed
+    memory = shared.value.needed_bytes
+    with pytest.raises(BudgetError) as longer:  # the second has rows that the first made longer
+        mr.enrich(sales, both, memory=memory, read="buffered")
+    assert longer.value.needed_bytes > memory
+    rows = mr.enrich(sales, both, memory=longer.value.needed_bytes, read="buffered")
+    difference = same_rows(rows, mr.enrich(sales, both))
+    assert difference, difference
 
 
 def test_what_makes_no_sense_is_refused(spark: SparkSession, warehouse: Path) -> None:

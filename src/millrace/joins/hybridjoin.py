@@ -10,7 +10,8 @@ The loop:
     2. take the partition of the oldest waiting tuple; with none, read nothing;
     3. read it: `buffer_pages` neighbouring pages, fixed and non-overlapping;
     4. probe the hash table with every row of it, and put out the matches;
-    5. every tuple whose key could only be there has met all there is for it: take it from hash table and list, and the partition from the queue.
+    5. every tuple whose key could only be there has met all there is for it: take it from hash table and list, and the
+       partition from the queue.
 
 Memory:
 

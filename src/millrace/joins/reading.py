@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -44,11 +44,15 @@ def check_index(relation: Relation, name: str) -> None:
 class Reader:
     """Reads pages, and the index if that lies on disk, and counts until `counts` takes the numbers.
 
-    A read that fails is not counted.
+    A read that fails is not counted. Where the relation has that, pages go into a buffer of this reader's own, so that several
+    joins may take turns with one relation.
     """
 
     def __init__(self, relation: Relation, index: KeyLookup | None = None) -> None:
         self._relation = relation
+        self._reads: Any = relation
+        if hasattr(type(relation), "reads_apart"):
+            self._reads = cast(Any, relation).reads_apart()
         self._index = index
         self._head = -1  # the page after the last one read
         self._counts = StepCounts()
@@ -70,13 +74,13 @@ class Reader:
         return known
 
     def read(self, first: int, count: int) -> PageRun:
-        run = self._relation.read(first, count)
+        run: PageRun = self._reads.read(first, count)
         self._count(count, int(first != self._head), first + count)
         return run
 
     def read_many(self, firsts: Int64Array, counts: Int64Array) -> PageRun:
         """Several reads at once, as of an `IndexedRelation`."""
-        run = cast(IndexedRelation, self._relation).read_many(firsts, counts)
+        run: PageRun = self._reads.read_many(firsts, counts)
         seeks = int(np.count_nonzero(firsts != np.concatenate(([self._head], (firsts + counts)[:-1]))))
         self._count(int(counts.sum()), seeks, int(firsts[-1] + counts[-1]))
         return run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from millrace.core.errors import DamagedTableError, TableError
 
@@ -48,7 +48,43 @@ def read_into(descriptor: int, offset: int, views: Sequence[memoryview], what: s
                 left[0] = left[0][count:]
 
 
-def write_all(descriptor: int, data: memoryview, offset: int) -> None:
-    while len(data):
-        count = os.pwrite(descriptor, data, offset)
-        data, offset = data[count:], offset + count
+class LargeWrites:
+    """Writes a new file, from its beginning, in pieces that begin at multiples of their size.
+
+    Where the file system can, Linux then keeps the file in its cache in pages of 2 MiB. Whoever maps it finds rows with far
+    fewer looks into the page tables: two look-ups in a mapped table take the time of three in a file written piece by piece.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryFile() as file:
+    ...     writes = LargeWrites(file.fileno(), piece_bytes=4)
+    ...     writes.write(b"abcdef")
+    ...     before = os.fstat(file.fileno()).st_size
+    ...     writes.finish()
+    ...     before, file.read()
+    (4, b'abcdef')
+    """
+
+    def __init__(self, descriptor: int, piece_bytes: int = 4 << 20) -> None:
+        self._descriptor = descriptor
+        self._piece = memoryview(bytearray(piece_bytes))
+        self._filled = 0
+        self._offset = 0
+
+    def write(self, data: Any) -> None:
+        """Bytes, in whatever has them."""
+        left = memoryview(data).cast("B")
+        while len(left):
+            taken = left[: len(self._piece) - self._filled]
+            self._piece[self._filled : self._filled + len(taken)] = taken
+            self._filled += len(taken)
+            left = left[len(taken) :]
+            if self._filled == len(self._piece):
+                self.finish()
+
+    def finish(self) -> None:
+        """Write what is left."""
+        left = self._piece[: self._filled]
+        while len(left):
+            count = os.pwrite(self._descriptor, left, self._offset)
+            left, self._offset = left[count:], self._offset + count
+        self._filled = 0

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from millrace.core.errors import DamagedTableError, TableError
 from millrace.core.protocols import PageRuns
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations import blocks
-from millrace.relations.files import ReadMode, open_file, read_into, write_all
+from millrace.relations.files import LargeWrites, ReadMode, open_file, read_into
 from millrace.relations.frequency import KeyEntries, read_keys
 from millrace.relations.localcopies import LocalCopies, LocalCopy
 from millrace.relations.shard import checksum
@@ -80,8 +80,9 @@ def write_key_index(folder: Path, shards: Sequence[tuple[Path, int]]) -> KeyInde
     bases = np.concatenate(([0], np.cumsum([pages for _, pages in shards])))[:-1].tolist()
     keys = sum(len(part.codes) for part in parts)
     spans = any(bool((part.firsts != part.lasts).any()) for part in parts)
-    with open(folder / FILE, "wb", buffering=1 << 20) as file:
-        writer = _BlockWriter(file, spans)
+    with open(folder / FILE, "wb", buffering=0) as file:
+        writes = LargeWrites(file.fileno())
+        writer = _BlockWriter(writes, spans)
         for entries in _merged(parts, bases):
             writer.write(entries)
         writer.end()
@@ -89,7 +90,7 @@ def write_key_index(folder: Path, shards: Sequence[tuple[Path, int]]) -> KeyInde
         for entries in _hottest(parts, bases, -(-keys // _HOT_SHARE)):
             writer.write(entries)
         writer.end()
-        file.flush()
+        writes.finish()
         os.fsync(file.fileno())
     top = writer.top()
     (folder / TOP_FILE).write_bytes(top)
@@ -131,7 +132,7 @@ def _hottest(parts: Sequence[KeyEntries], bases: Sequence[int], wanted: int) -> 
 
 
 class _BlockWriter:
-    def __init__(self, file: IO[bytes], spans: bool) -> None:
+    def __init__(self, file: LargeWrites, spans: bool) -> None:
         self._file = file
         self._spans = spans
         self._block_keys = BLOCK_BYTES // (16 if spans else 12)
@@ -234,11 +235,13 @@ class StoredKeyIndex:
 
     def _copy_to(self, target: int) -> None:
         """Copy all blocks into an open file, each of them checked."""
+        writes = LargeWrites(target)
         with open(self._shared_path, "rb") as source:
             for block in range(self.info.blocks + self.info.hot_blocks):
                 data = source.read(BLOCK_BYTES)
                 self._verify(block, memoryview(data))
-                write_all(target, memoryview(data), block * BLOCK_BYTES)
+                writes.write(data)
+        writes.finish()
 
     def _map_file(self) -> None:
         if self.resident and self.info.bytes:

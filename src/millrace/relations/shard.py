@@ -21,6 +21,7 @@ import xxhash
 
 from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
+from millrace.relations.files import LargeWrites
 from millrace.relations.frequency import KeyEntries, key_entries, keys_path, write_keys
 from millrace.relations.layout import PageLayout
 from millrace.relations.records import pack
@@ -101,7 +102,8 @@ class ShardWriter:
         self._last: int | None = None
         self._run = 0  # rows with the last code so far
         self._longest_run = 0
-        self._file: IO[bytes] = open(self._partial, "wb", buffering=1 << 20)  # noqa: SIM115
+        self._file: IO[bytes] = open(self._partial, "wb", buffering=0)  # noqa: SIM115
+        self._writes = LargeWrites(self._file.fileno())
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._left.append(batch)
@@ -112,7 +114,7 @@ class ShardWriter:
     def close(self) -> ShardInfo:
         """Write what is left, put it on disk, give the file its name, and write the directory beside it."""
         self._flush(whole_pages=False)
-        self._file.flush()
+        self._writes.finish()
         os.fsync(self._file.fileno())
         self._file.close()
         os.rename(self._partial, self._path)
@@ -179,11 +181,11 @@ class ShardWriter:
         buffers = [decoded.column(0).buffers()[1], *decoded.column(1).buffers()[1:]]
         places = [buffer.address - message.address if buffer.size else 0 for buffer in buffers]  # only keys: empty records
         first, last = codes[0].as_py(), codes[-1].as_py()
-        self._file.write(message)
+        self._writes.write(message)
         page = (0, self._bytes, message.size, batch.num_rows, first, last, checksum(message), *places, nulls)
         self._pages.append(page)
         padded = _aligned(message.size)
-        self._file.write(b"\0" * (padded - message.size))
+        self._writes.write(b"\0" * (padded - message.size))
         self._bytes += padded
 
     def _key_entries(self) -> KeyEntries:

@@ -20,7 +20,7 @@ from millrace.core.errors import DamagedTableError, ParameterError, TableError
 from millrace.core.protocols import PageRuns
 from millrace.core.step import Int64Array
 from millrace.relations import search
-from millrace.relations.files import READ_MODES, ReadMode, open_file, read_into, write_all
+from millrace.relations.files import READ_MODES, LargeWrites, ReadMode, open_file, read_into
 from millrace.relations.folder import TableVersion
 from millrace.relations.frames import StoredFrames
 from millrace.relations.keyindex import StoredKeyIndex
@@ -32,6 +32,7 @@ from millrace.relations.shard import ALIGNMENT, checksum
 
 _Int32s = npt.NDArray[np.int32]
 
+_Span = tuple[int, int, int, int, int]  # shard, first byte, end, first page, pages
 _COPY_BYTES = 1 << 20  # read at a time when a shard is copied; a page at least
 _log = logging.getLogger("millrace")
 
@@ -141,7 +142,7 @@ class StoredRelation:
         self.bytes_read = 0
         self._ahead = 0  # pages before this one have been looked at, in place
         self.reads = 0
-        self._buffer: mmap.mmap | None = None
+        self._reads = self.reads_apart()
         self._whole: StoredRun | None = None
         self._unpackers: dict[tuple[str, ...], Unpacker] = {}
         if self.resident:
@@ -159,7 +160,6 @@ class StoredRelation:
                 copy.close()
         self._files, self._copies = [], {}
         self._maps: list[mmap.mmap] = []
-        self._buffer = None
 
     def locate(self, codes: Int64Array) -> PageRuns:
         if self.disk_index is not None:
@@ -170,16 +170,14 @@ class StoredRelation:
         return PageRuns(first, last)
 
     def read(self, first: int, count: int) -> StoredRun:
-        if first < 0 or count < 1 or first + count > self.pages:
-            raise ParameterError(f"pages {first} to {first + count - 1} do not exist: the table has {self.pages} pages")
-        return self.read_many(np.array([first]), np.array([count]))
+        return self._reads.read(first, count)
 
     def read_many(self, firsts: Int64Array, counts: Int64Array) -> StoredRun:
-        pages = np.concatenate([np.arange(first, first + count) for first, count in zip(firsts, counts, strict=True)])
-        if self.resident:
-            self.touch(pages)
-            return self.run_in_place(pages)
-        return self._read_into_buffer(firsts, counts, pages)
+        return self._reads.read_many(firsts, counts)
+
+    def reads_apart(self) -> StoredReads:
+        """Reads with a buffer of their own: what others read meanwhile does not touch their runs."""
+        return StoredReads(self)
 
     def frames(self, count: int) -> StoredFrames:
         return StoredFrames(self, count)
@@ -346,6 +344,7 @@ class StoredRelation:
         pages = np.flatnonzero(self._shard == shard).tolist()
         step = max(1, _COPY_BYTES // self.page_bytes)
         source = os.open(self._paths[shard], os.O_RDONLY)
+        writes = LargeWrites(target)
         try:
             for some in (pages[start : start + step] for start in range(0, len(pages), step)):
                 begin, end = int(self.offsets[some[0]]), _end(self, some[-1])
@@ -353,7 +352,8 @@ class StoredRelation:
                 for page in some:
                     at = int(self.offsets[page]) - begin
                     self._verify(page, data[at : at + int(self.page_sizes[page])])
-                write_all(target, data, begin)
+                writes.write(data)
+            writes.finish()
         finally:
             os.close(source)
 
@@ -412,32 +412,23 @@ class StoredRelation:
         for shard, begin, last in zip(shards, begins, lasts.tolist(), strict=True):
             self._maps[shard].madvise(mmap.MADV_WILLNEED, begin, _end(self, last) - begin)
 
-    def _read_into_buffer(self, firsts: Int64Array, counts: Int64Array, pages: Int64Array) -> StoredRun:
+    def read_spans(self, spans: Sequence[_Span], pages: Int64Array, view: memoryview) -> Int64Array:
+        """Read spans one behind the other; returns where each page then begins. Every page is checked."""
         self._make_local(np.unique(self._shard[pages]).tolist())
-        spans = _spans(self, firsts, counts)
-        total = sum(end - begin for _, begin, end, _, _ in spans)
-        buffer = self._buffer_of(total)
-        view = memoryview(buffer)
-        addresses = np.empty(len(pages), np.int64)
-        base = np.frombuffer(buffer, np.uint8).ctypes.data
+        places = np.empty(len(pages), np.int64)
         place, filled = 0, 0
         before = time.perf_counter()
         for shard, begin, end, first, count in spans:
             self._read_span(shard, begin, [view[place : place + end - begin]], first)
-            addresses[filled : filled + count] = base + place + (self.offsets[first : first + count] - begin)
+            places[filled : filled + count] = place + (self.offsets[first : first + count] - begin)
             filled += count
             place += end - begin
         self.read_seconds += time.perf_counter() - before
         self.reads += len(spans)
-        self.bytes_read += total
-        for page, address in zip(pages.tolist(), (addresses - base).tolist(), strict=True):
-            self._verify(page, view[address : address + int(self.page_sizes[page])])
-        return StoredRun(self, pages, addresses, buffer)
-
-    def _buffer_of(self, size: int) -> mmap.mmap:
-        if self._buffer is None or len(self._buffer) < size:
-            self._buffer = mmap.mmap(-1, max(size, ALIGNMENT), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        return self._buffer
+        self.bytes_read += place
+        for page, start in zip(pages.tolist(), places.tolist(), strict=True):
+            self._verify(page, view[start : start + int(self.page_sizes[page])])
+        return places
 
     def _read_span(self, shard: int, begin: int, views: Sequence[memoryview], page: int) -> None:
         read_into(self._files[shard], begin, views, f"{self._paths[shard]} ends before page {page}")
@@ -456,13 +447,43 @@ class StoredRelation:
         raise DamagedTableError(f"page {inside} of {self._paths[shard]} is damaged (its checksum does not fit); {advice}")
 
 
+class StoredReads:
+    """Reads of a relation into one buffer: a run is good until the next read."""
+
+    def __init__(self, relation: StoredRelation) -> None:
+        self._relation = relation
+        self._buffer: mmap.mmap | None = None
+
+    def read(self, first: int, count: int) -> StoredRun:
+        pages = self._relation.pages
+        if first < 0 or count < 1 or first + count > pages:
+            raise ParameterError(f"pages {first} to {first + count - 1} do not exist: the table has {pages} pages")
+        return self.read_many(np.array([first]), np.array([count]))
+
+    def read_many(self, firsts: Int64Array, counts: Int64Array) -> StoredRun:
+        relation = self._relation
+        pages = np.concatenate([np.arange(first, first + count) for first, count in zip(firsts, counts, strict=True)])
+        if relation.resident:
+            relation.touch(pages)
+            return relation.run_in_place(pages)
+        spans = _spans(relation, firsts, counts)
+        buffer = self._buffer_of(sum(end - begin for _, begin, end, _, _ in spans))
+        base = np.frombuffer(buffer, np.uint8).ctypes.data
+        return relation.run_at(pages, base + relation.read_spans(spans, pages, memoryview(buffer)), buffer)
+
+    def _buffer_of(self, size: int) -> mmap.mmap:
+        if self._buffer is None or len(self._buffer) < size:
+            self._buffer = mmap.mmap(-1, max(size, ALIGNMENT), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return self._buffer
+
+
 def _end(relation: StoredRelation, page: int) -> int:
     """Where a page ends in its file, padding included."""
     return -(-(int(relation.offsets[page]) + int(relation.page_sizes[page])) // ALIGNMENT) * ALIGNMENT
 
 
-def _spans(relation: StoredRelation, firsts: Int64Array, counts: Int64Array) -> list[tuple[int, int, int, int, int]]:
-    """Reads as (shard, first byte, end, first page, pages), cut where a shard ends."""
+def _spans(relation: StoredRelation, firsts: Int64Array, counts: Int64Array) -> list[_Span]:
+    """Reads, cut where a shard ends."""
     spans = []
     for first, count in zip(firsts.tolist(), counts.tolist(), strict=True):
         stop = first + count

@@ -37,7 +37,7 @@ from millrace.spark.planned import PlannedTable
 from millrace.spark.references import Renumbered
 from millrace.spark.reports import PREFIX
 from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field
-from millrace.spark.task import EnrichTask, OnePass, Shape, in_place, one_range_each, plan_group
+from millrace.spark.task import EnrichTask, OnePass, RowsPass, Shape, in_place, one_range_each, plan_group
 
 _numbers = itertools.count(1)
 
@@ -73,7 +73,8 @@ def enrich(
 ) -> DataFrame:
     """Join `stream` with `table` and return the result as a DataFrame.
 
-    table       a `MasterTable`, a `ParquetTable`, or several as a list of `Lookup`: all of them in one trip to Python
+    table       a `MasterTable`, a `ParquetTable`, or several as a list of `Lookup`: all of them in one trip to Python (those
+                that need whole rows there, as most conditions do, in another)
     on          a column of both sides, a list of them, a pair (stream column, table column), a dict stream -> table, or a
                 condition: mr.between, mr.near, mr.similar, mr.expr
     how         inner, left, semi (rows whose key is in the table) or anti (rows whose key is not)
@@ -89,18 +90,19 @@ def enrich(
     """
     lookups = _lookups(table, on, how, columns, name)
     memory_bytes = parse_bytes(memory) // len(lookups)
-    calls = [_Call.of(stream, lookup, memory_bytes, strategy, read, ordered) for lookup in lookups]
+    calls = [_Call.of(stream, lookup, memory_bytes, len(lookups), strategy, read, ordered) for lookup in lookups]
     if partitions is not None:
         stream = _spread(stream, calls[0].on, partitions)
     keyed = [call for call in calls if call.shape != "rows"]
     others = [call for call in calls if call.shape == "rows"]
     if observation is not None and len(calls) > 1:
         raise ParameterError("an observation counts one table: enrich in several calls, each with its own")
+    given = stream
     if keyed:
         stream = _by_key(stream, keyed, observation)
-    for call in others:
-        stream = call.by_row(stream, observation)
-    return stream
+    if others:
+        stream = _by_row(stream, others, observation)
+    return _in_lookup_order(stream, given, calls) if keyed and others else stream
 
 
 @dataclass(frozen=True)
@@ -114,13 +116,14 @@ class _Call:
     columns: dict[str, str]  # table column -> name in the output
     key_types: tuple[pa.DataType, ...]
     memory_bytes: int
+    tables: int  # that have as much, of what was given
     strategy: str
     shape: Shape
     ordered: bool
     label: str  # of its reports
 
     @staticmethod
-    def of(stream: DataFrame, lookup: Lookup, memory_bytes: int, strategy: str, read: str, ordered: bool) -> _Call:
+    def of(stream: DataFrame, lookup: Lookup, memory_bytes: int, tables: int, strategy: str, read: str, ordered: bool) -> _Call:
         how = cast(How, lookup.how)
         if how not in HOWS:
             raise ParameterError(f"how must be one of {', '.join(HOWS)}; got {how!r}")
@@ -148,6 +151,7 @@ class _Call:
             columns=_columns(lookup.columns, table.schema, pairs, how, sensitive),
             key_types=tuple(arrow_type(field.name, field.dataType) for field in fields),
             memory_bytes=memory_bytes,
+            tables=tables,
             strategy=_strategy(strategy, table, condition),
             shape=_shape(how, table, condition, single),
             ordered=ordered,
@@ -161,9 +165,10 @@ class _Call:
         """Stream columns that are looked up."""
         return [self.condition.value] if isinstance(self.condition, Between) else [mine for mine, _ in self.on]
 
-    def task(self, stream: DataFrame, counters: TaskCounters | None = None) -> EnrichTask:
+    def task(self, stream: DataFrame, counters: TaskCounters | None = None, added: Sequence[pa.DataType] = ()) -> EnrichTask:
+        """`added`: the types of columns that tables before this one put behind those of the stream."""
         if self.shape == "rows":
-            kinds = [arrow_type(field.name, field.dataType) for field in stream.schema]
+            kinds = [*(arrow_type(field.name, field.dataType) for field in stream.schema), *added]
             schema = pa.schema([pa.field(f"s{i}", kind) for i, kind in enumerate(kinds)])
             on = tuple((f"s{stream.columns.index(mine)}", theirs) for mine, theirs in self.on)
             condition = self.condition and _placed(self.condition, stream)
@@ -189,9 +194,11 @@ class _Call:
         while (more := self._lacking(relation, task, needed)) is not None:
             needed = max(more, needed + needed // 32)  # with more memory in all, more goes into putting rows in order
         if needed > self.memory_bytes:
+            whose = "this join" if self.tables == 1 else f"each of {self.tables} joins"
+            needed *= self.tables
             raise BudgetError(
-                f"the memory budget of {format_bytes(self.memory_bytes)} is too small for this join; give memory={needed} or "
-                "more, or fewer columns with columns=",
+                f"the memory budget of {format_bytes(self.memory_bytes * self.tables)} is too small for {whose}; give "
+                f"memory={needed} or more, or fewer columns with columns=",
                 needed,
             )
 
@@ -209,27 +216,6 @@ class _Call:
     def counters(self, stream: DataFrame, observation: Observation | None) -> TaskCounters | None:
         return counters_for(stream, self.label) if observation is None else None
 
-    def by_row(self, stream: DataFrame, observation: Observation | None) -> DataFrame:
-        """Whole rows to the workers, joined rows back. Columns go by position, under names of our own until the end."""
-        counters = self.counters(stream, observation)
-        watch = None if counters is not None else observation or self.label
-        task = self.task(stream, counters)
-        theirs = [
-            StructField(name, from_arrow_type(self.table.schema.field(column).type)) for column, name in self.columns.items()
-        ]
-        fields = [*stream.schema.fields, *theirs]
-        counts = [StructField("real", BooleanType()), StructField("stats", StringType())] if watch is not None else []
-        inside = [StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate([*fields, *counts])]
-        again = Renumbered(stream)
-        plain = again.frame.select("*", _batch_time()).toDF(*[f"s{i}" for i in range(len(stream.columns) + 1)])
-        joined = plain.mapInArrow(task.rows_in, StructType(inside))  # it takes no odd or repeated names
-        if watch is not None:
-            real, stats = (F.col(field.name) for field in inside[-2:])
-            joined = joined.observe(watch, F.collect_list(stats).alias("stats")).where(real)
-        first = len(stream.columns)
-        mine = again.restore(joined, [f"c{i}" for i in range(first)])
-        return joined.select(*mine, *[F.col(f"c{i}").alias(f.name) for i, f in enumerate(theirs, first)])
-
     def fields(self, task: EnrichTask) -> list[DataType]:
         """Types of what comes back for a row."""
         kinds = [from_arrow_type(self.table.schema.field(name).type) for name in self.columns]
@@ -238,6 +224,35 @@ class _Call:
         elif task.flagged:
             kinds = [BooleanType(), *kinds]
         return kinds if task.counters is not None else [*kinds, StringType()]
+
+
+def _by_row(stream: DataFrame, calls: Sequence[_Call], observation: Observation | None) -> DataFrame:
+    """Whole rows to the workers, joined rows back. Columns go by position, under names of our own until the end."""
+    tasks: list[EnrichTask] = []
+    theirs: list[StructField] = []
+    for call in calls:
+        added = [arrow_type(field.name, field.dataType) for field in theirs]
+        task = call.task(stream, call.counters(stream, observation), added)
+        if added:
+            call.try_out(task)  # its rows are longer than those of the stream, which were tried out before
+        tasks.append(task)
+        kinds = [(name, from_arrow_type(call.table.schema.field(column).type)) for column, name in call.columns.items()]
+        theirs += [StructField(name, kind) for name, kind in kinds]
+    watched = [call for call, task in zip(calls, tasks, strict=True) if task.counters is None]
+    fields = [*stream.schema.fields, *theirs]
+    if watched:
+        fields += [StructField("real", BooleanType()), *(StructField("stats", StringType()) for _ in watched)]
+    inside = [StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(fields)]
+    again = Renumbered(stream)
+    plain = again.frame.select("*", _batch_time()).toDF(*[f"s{i}" for i in range(len(stream.columns) + 1)])
+    joined = plain.mapInArrow(RowsPass(tuple(tasks)).rows_in, StructType(inside))  # it takes no odd or repeated names
+    first = len(stream.columns)
+    for call, field in zip(watched, inside[len(inside) - len(watched) :], strict=True):
+        joined = joined.observe(observation or call.label, F.collect_list(F.col(field.name)).alias("stats"))
+    if watched:
+        joined = joined.where(F.col(f"c{first + len(theirs)}"))
+    mine = again.restore(joined, [f"c{i}" for i in range(first)])
+    return joined.select(*mine, *[F.col(f"c{i}").alias(f.name) for i, f in enumerate(theirs, first)])
 
 
 def _by_key(stream: DataFrame, calls: Sequence[_Call], observation: Observation | None) -> DataFrame:
@@ -273,6 +288,12 @@ def _by_key(stream: DataFrame, calls: Sequence[_Call], observation: Observation 
     mine = [_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
     selected = joined.select(*mine, *theirs)
     return selected if _unambiguous(stream) else selected.drop(beside, time, *matches)
+
+
+def _in_lookup_order(rows: DataFrame, stream: DataFrame, calls: Sequence[_Call]) -> DataFrame:
+    """Columns of tables in the order in which the tables were given, where names tell columns apart."""
+    names = [*stream.columns, *(name for call in calls for name in call.columns.values())]
+    return rows.select(*[_column(rows, name) for name in names]) if _unambiguous(rows) else rows
 
 
 def _lookups(table: Any, on: On | None, how: str, columns: Any, name: str | None) -> list[Lookup]:
@@ -386,7 +407,7 @@ def _batch_time() -> Column:
     every micro-batch, which takes longer than the join of a small one. The function of a `zip_with` is interpreted, so a
     timestamp in it stays out of the code, and of all functions that are, this one costs least for each row. That the place
     in the array depends on the partition (it is always the first) keeps the time from being folded beforehand, and from
-    being merged into the call: see `by_key`.
+    being merged into the call: see `_by_key`.
     """
     one = F.array(F.lit(0))
     times = F.zip_with(one, one, lambda _, __: F.current_timestamp())

@@ -2,10 +2,11 @@
 
     keys_in   key batches -> [ group ] -> offer, step, step ... -> rows in page order -> structs in stream order
               key batches -> looked up at once, where pages lie in memory             -> structs in stream order
-    rows_in   row batches -> offer, step, step ...              -> joined rows, in the order they are found
+    rows_in   row batches -> offer, step, step ...              -> joined rows, in the order they are found,
+                                                                   offered to the join with the next table
 
 `keys_in` is the function of an iterator `arrow_udf`: the stream's own columns stay in the JVM. `rows_in` is that of a
-`mapInArrow`, for tables with so many rows to a key that matches can't be held back.
+`mapInArrow`, for conditions and for tables with so many rows to a key that matches can't be held back.
 """
 
 from __future__ import annotations
@@ -124,35 +125,6 @@ class EnrichTask:
         if not one_range_each(relation, condition, self.stream_schema.field(0).type):
             raise TableVersionError("ranges overlap in the version of this batch and did not before; start the query again")
 
-    def rows_in(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """(stream columns ..., timestamp of the batch) in; (stream and table columns ...) out, and, without `counters`,
-        (..., is a row, stats)."""
-        host: TaskHost | None = None
-        acknowledge_quickly()
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            if host is None:
-                host = TaskHost(self, batch.column(batch.num_columns - 1)[0].value)
-            rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self.stream_schema)
-            for step in host.feed(rows):
-                yield from self._rows_out(step.output)
-        if host is not None:
-            for step in host.drain():
-                yield from self._rows_out(step.output)
-            if self.counters is None:
-                yield _stats_row(host.output_schema, host.stats())
-            host.close()
-        acknowledge_quickly()
-
-    def _rows_out(self, output: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        for start in range(0, output.num_rows, EMIT_ROWS):
-            part = output.slice(start, EMIT_ROWS)
-            counts = []
-            if self.counters is None:
-                counts = [pa.array(np.ones(part.num_rows, np.bool_)), pa.nulls(part.num_rows, pa.utf8())]
-            yield _positional([*part.columns, *counts])
-
 
 @dataclass(frozen=True)
 class OnePass:
@@ -198,6 +170,59 @@ class OnePass:
         for pieces in zip(*parts, strict=True):
             arrays = [array for piece in pieces for array in piece]
             yield pa.StructArray.from_arrays(arrays, [f"c{i}" for i in range(len(arrays))])
+
+
+@dataclass(frozen=True)
+class RowsPass:
+    """Several tables joined one behind the other, in one trip of whole rows to Python: the function of a `mapInArrow`. Each
+    task but the first takes the rows that the one before it puts out."""
+
+    tasks: tuple[EnrichTask, ...]
+
+    def rows_in(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """(stream columns ..., timestamp of the batch) in; (stream and table columns ...) out, and, if there are tasks without
+        `counters`, (..., is a row, stats of each of those)."""
+        hosts: list[TaskHost] = []
+        acknowledge_quickly()
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if not hosts:
+                hosts = [TaskHost(task, batch.column(batch.num_columns - 1)[0].value) for task in self.tasks]
+            yield from self._through(hosts, batch.columns[:-1])
+        for place, host in enumerate(hosts):
+            for step in host.drain():
+                yield from self._through(hosts, step.output.columns, place + 1)
+        if hosts and self._noted:
+            notes = [host.stats() for task, host in zip(self.tasks, hosts, strict=True) if task.counters is None]
+            yield _stats_row(hosts[-1].output_schema, notes)
+        for host in hosts:
+            host.close()
+        acknowledge_quickly()
+
+    @property
+    def _noted(self) -> int:
+        """Tasks whose counts go with the rows."""
+        return sum(task.counters is None for task in self.tasks)
+
+    def _through(self, hosts: Sequence[TaskHost], columns: Sequence[pa.Array], place: int = 0) -> Iterator[pa.RecordBatch]:
+        """Rows on their way through the joins from `place` on; what they put out meanwhile."""
+        if place == len(hosts):
+            yield from self._rows_out(columns)
+            return
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.tasks[place].stream_schema)
+        for step in hosts[place].feed(rows):
+            if step.output.num_rows:
+                yield from self._through(hosts, step.output.columns, place + 1)
+
+    def _rows_out(self, columns: Sequence[pa.Array]) -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(columns[0]), EMIT_ROWS):
+            part = [column.slice(start, EMIT_ROWS) for column in columns]
+            rows = len(part[0])
+            counts = []
+            if self._noted:
+                counts = [pa.array(np.ones(rows, np.bool_)), *[pa.nulls(rows, pa.utf8())] * self._noted]
+            yield _positional([*part, *counts])
 
 
 class TaskHost:
@@ -421,9 +446,9 @@ def _lists(output: pa.RecordBatch, order: Int64Array, starts: Int64Array) -> pa.
     return pa.ListArray.from_arrays(pa.array(starts - starts[0], pa.int32()), structs)
 
 
-def _stats_row(schema: pa.Schema, stats: str) -> pa.RecordBatch:
-    """A row that is none: it carries the counts of the task and is dropped behind them."""
-    return _positional([*(pa.nulls(1, f.type) for f in schema), pa.array([False]), pa.array([stats])])
+def _stats_row(schema: pa.Schema, notes: Sequence[str]) -> pa.RecordBatch:
+    """A row that is none: it carries the counts of the tasks and is dropped behind them."""
+    return _positional([*(pa.nulls(1, f.type) for f in schema), pa.array([False]), *(pa.array([note]) for note in notes)])
 
 
 def _positional(columns: list[pa.Array]) -> pa.RecordBatch:

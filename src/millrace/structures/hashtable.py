@@ -340,7 +340,7 @@ def _probe(
     count = 0
     while True:
         if begun == 0:
-            new = 0
+            new = np.int64(0)
             while row < len(probed) and new < len(begun_rows) - _LINE:
                 later = probed[min(row + 8 * _LINE, len(probed) - 1)]
                 prefetch(heads_at + 4 * np.int64(_bucket_of(later, apart, buckets)))
@@ -366,7 +366,7 @@ def _probe(
                     return count, row, begun
                 continue
         taken = min(begun, len(slots) - count)
-        left = 0
+        left = np.int64(0)
         for i in range(taken):
             prefetch(records_at + 16 * (begun_links[min(i + _NEAR, begun - 1)] - 1))
             link = begun_links[i]
