@@ -351,7 +351,7 @@ def _probe(
                     begun_links[new] = np.int64(head & link_bits)
                     new += np.int64((head & ~np.uint32(product)) <= link_bits)
                 row = min(row + _LINE, len(probed))
-            for i in range(min(_NEAR, new)):
+            for i in range(min(_NEAR, int(new))):
                 prefetch(records_at + 16 * (begun_links[i] - 1))
             for i in range(new):
                 prefetch(records_at + 16 * (begun_links[min(i + _NEAR, new - 1)] - 1))
