@@ -77,7 +77,7 @@ class InPlace:
         places, index = self._whole.places, self._relation.index
         sink = out.begin(len(codes))
         done = 0
-        while (done := find_and_copy(codes, pages, places, index, rows, records, done, sink)) < len(codes):
+        while (done := find_and_copy(codes, pages, places, index, rows, records, done, tuple(sink))) < len(codes):
             out.grow(sink)
         return out.finish(records, sink)
 

@@ -149,9 +149,9 @@ class RangesInPlace:
         """Find the record of the range of each value, 0 where it lies in none, and unpack it."""
         out = self._values if self._end.width else self._nothing
         sink = out.begin(len(codes))
-        done = 0
+        arrays, done = tuple(sink), 0
         places, index = self._whole.places, self._relation.index
-        while (done := find_range(codes, begins, pages, places, index, self._end, rows, records, done, sink)) < len(codes):
+        while (done := find_range(codes, begins, pages, places, index, self._end, rows, records, done, arrays)) < len(codes):
             out.grow(sink)
         if self._end.width:
             return out.finish(records, sink)

@@ -145,7 +145,7 @@ class Unpacker:
         """Columns whose row i comes from the record at address `records[i]`, and is null where that is 0."""
         sink = self.begin(len(records))
         done = 0
-        while (done := copy_records(records, done, len(records), sink)) < len(records):
+        while (done := copy_records(records, done, len(records), tuple(sink))) < len(records):
             self.grow(sink)
         return self.finish(records, sink, all_found=all_found)
 

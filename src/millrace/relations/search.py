@@ -1,38 +1,21 @@
 """Compiled kernels that find rows by their codes straight in the pages, wherever the pages lie in memory.
 
 Codes and records of a page are found by the address of the page and their offsets inside it, from the table's index, so no
-page is ever decoded to use a few of its rows.
+page is ever decoded to use a few of its rows. Kernels take two tuples of arrays (plain ones: others take longer to pass):
+
+    index    of every page of the relation: its first and last code, and where in it codes, starts of records and records begin
+    places   of every page of a run: its address, its number in the relation, its rows, and the rows of the run before it
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from millrace.core.compiled import inlined, kernel
 from millrace.core.memoryaccess import copy_bytes, load32, load64, prefetch
-from millrace.core.step import Int64Array
 from millrace.relations.records import AHEAD, LINE
-
-
-class PageIndex(NamedTuple):
-    """Of every page of the relation: its codes' range, and where in the page codes, starts of records and records begin."""
-
-    firsts: Int64Array
-    lasts: Int64Array
-    codes: Any
-    starts: Any
-    data: Any
-
-
-class PagePlaces(NamedTuple):
-    """Of every page of a run: its address, its number in the relation, its rows, and the rows of the run before it."""
-
-    addresses: Int64Array
-    numbers: Int64Array
-    sizes: Any
-    bases: Int64Array
 
 
 @kernel

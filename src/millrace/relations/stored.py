@@ -27,7 +27,6 @@ from millrace.relations.keyindex import StoredKeyIndex
 from millrace.relations.layout import PageLayout
 from millrace.relations.localcopies import LocalCopies, LocalCopy
 from millrace.relations.records import Unpacker
-from millrace.relations.search import PageIndex, PagePlaces
 from millrace.relations.shard import ALIGNMENT, checksum
 
 _Int32s = npt.NDArray[np.int32]
@@ -47,7 +46,8 @@ class StoredRun:
         sizes = relation.page_rows if len(pages) == relation.pages else relation.page_rows[pages]
         bases = np.zeros(len(pages) + 1, np.int64)
         np.cumsum(sizes, out=bases[1:])
-        self.places = PagePlaces(addresses, pages, sizes, bases)
+        self.places = addresses, pages, sizes, bases
+        self._addresses, self._bases = addresses, bases
         self.rows = int(bases[-1])
         self._dense = len(pages) > 0 and int(pages[-1] - pages[0]) == len(pages) - 1
         starts = np.arange(0, max(1, self.rows), relation.rows_per_page)
@@ -70,7 +70,7 @@ class StoredRun:
         relation = self._relation
         place = np.empty(len(rows), np.int32)
         inside = np.empty(len(rows), np.int32)
-        search.resolve_rows(rows, self._guess, relation.rows_per_page, self.places.bases, place, inside)
+        search.resolve_rows(rows, self._guess, relation.rows_per_page, self._bases, place, inside)
         packed, others = relation.split(columns)
         found: dict[str, pa.Array] = {}
         if packed:
@@ -102,7 +102,7 @@ class StoredRun:
         pages, starts = np.unique(place[order], return_index=True)
         for page, rows in zip(pages.tolist(), np.split(inside[order], starts[1:]), strict=False):
             size = int(relation.page_sizes[self.pages[page]])
-            message = pa.foreign_buffer(int(self.places.addresses[page]), size, self._keep)
+            message = pa.foreign_buffer(int(self._addresses[page]), size, self._keep)
             parts.append(pa.ipc.read_record_batch(message, schema).column(name).take(pa.array(rows)))
         return pa.concat_arrays(parts).take(pa.array(values))
 
@@ -371,7 +371,7 @@ class StoredRelation:
         self._shard, self.offsets, self.page_sizes = columns["shard"], columns["offset"], columns["bytes"]
         self.page_rows, self._checksums = columns["rows"], columns["checksum"]
         self.firsts, self.lasts = columns["first"], columns["last"]
-        self.index = PageIndex(self.firsts, self.lasts, columns["codes"], columns["starts"], columns["data"])
+        self.index = self.firsts, self.lasts, columns["codes"], columns["starts"], columns["data"]
         self._make_guide()
         flags = int(np.bitwise_or.reduce(columns["nulls"])) if self.pages else 0
         self._with_nulls = {column.name for column in self.layout.packed if flags & column.null_flag}

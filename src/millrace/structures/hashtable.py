@@ -20,7 +20,18 @@ beside the link, in bits that no link needs: most rows with other codes pass wit
 Going along the slots of one code waits for memory at every slot, so a probe goes along many codes at once, a slot of each in
 turn. One that finds more than it may return goes on later where it stopped, even in the middle of several codes.
 
-In the kernels below, arrays are taken out of their tuples before a loop: inside, each access would count references.
+What kernels take:
+
+    table   heads     per bucket, the slot of its first code, and in the bits above it a mark; links are slot + 1, or 0
+            codes     the records as words of 8 bytes: the code of a slot is at 2 * slot
+            links     the records as words of 4 bytes, see `_following` and `_before`
+    scale   apart     bits between codes
+            buckets   their number less 1
+            link_bits of a head; the mark has the others
+
+A mark is made of bits of the code's product. A bucket of several codes has none of them set, an empty one has all: a row may
+find its code where its product has all bits of the mark. Arrays are taken out of their tuples before a loop, as inside each
+access would count references.
 """
 
 from __future__ import annotations
@@ -62,26 +73,6 @@ class Probe(NamedTuple):
     cursor: Cursor | None
 
 
-class _Slots(NamedTuple):
-    """The arrays. Links are slot + 1, and 0 where there is none."""
-
-    heads: Any  # per bucket: the slot of its first code, and above it the mark, see `_Scale`
-    codes: Any  # per slot: its code at 2 * slot, of all records as words of 8 bytes
-    links: Any  # the same records as words of 4 bytes, see `_following` and `_before`
-
-
-class _Scale(NamedTuple):
-    """How a code finds its bucket and its mark.
-
-    A mark is made of bits of the code's product. A bucket of several codes has none of them set, an empty one has all: a row
-    may find its code where its product has all bits of the mark.
-    """
-
-    apart: Any  # bits between codes
-    buckets: Any  # their number less 1
-    link: Any  # bits of a head that are the link; the mark has the others
-
-
 def slot_records(capacity: int, budget: Budget) -> Int32Array:
     """Room for the records of slots, as words of 4 bytes."""
     return budget.array("window codes and links", _WORDS * capacity, np.int32)
@@ -117,10 +108,11 @@ class HashTable:
     def __init__(self, records: Int32Array, budget: Budget, *, apart: int = 0) -> None:
         capacity = len(records) // _WORDS
         buckets = 1 << max(0, capacity - 1).bit_length()
-        link = (1 << capacity.bit_length()) - 1
-        self._scale = _Scale(np.uint64(apart), np.uint64(buckets - 1), np.uint32(link))
-        self._arrays = _Slots(budget.array("hash table buckets", buckets, np.uint32), records.view(np.int64), records)
-        self._arrays.heads[:] = ~self._scale.link
+        link_bits = np.uint32((1 << capacity.bit_length()) - 1)
+        heads = budget.array("hash table buckets", buckets, np.uint32)
+        heads[:] = ~link_bits
+        self._arrays = heads, records.view(np.int64), records  # plain tuples: others take longer to pass
+        self._scale = np.uint64(apart), np.uint64(buckets - 1), link_bits
         self._before = records[_BEFORE::_WORDS]
         self._room = 64  # for slots that are counted only as they are walked along: as many as there were at most
 
@@ -149,6 +141,8 @@ class HashTable:
         if found is not None:
             before[found] = 0
             left = firsts[before[firsts] != 0]
+        if found is not None and not len(left):
+            return found
         slots = np.empty(self._room, np.int64)
         count = _members(left, self._arrays, slots)
         if count > len(slots):
