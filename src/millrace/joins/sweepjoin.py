@@ -35,6 +35,7 @@ from millrace.structures.buckets import Cursor, PageBuckets, Reads
 from millrace.structures.window import Window, Windowed
 
 BUFFER_BYTES = 16 << 20  # long enough that a step's own cost does not count
+_FEW_PAGES = 6
 _SCRATCH_BYTES = 80  # per comparison of a step: slots, pages, done, first row, count, and the pairs made of them
 
 
@@ -154,8 +155,8 @@ def _plan(
 ) -> tuple[Sizing, int]:
     """What the window, the buffer and the output may take, and how many comparisons a step makes.
 
-    First the least that works, which is what an error speaks of; of what is spare, an eighth goes to the disk buffer and a
-    little to the scratch of a step.
+    First the least that works, which is what an error speaks of; of what is spare, an eighth goes to the disk buffer (up to a
+    quarter where that is but a few pages: a step has its price, whatever it serves) and a little to the scratch of a step.
     """
     check_at_least_one("window_tuples", window_tuples)
     check_at_least_one("buffer_pages", buffer_pages)
@@ -175,5 +176,6 @@ def _plan(
     least = planned(buffer_pages or 1, MIN_OUTPUT_ROWS, MAX_SLOTS)
     spare = least.capacity * (Window.bytes_per_tuple(relation, spec) + PageBuckets.BYTES_PER_SLOT)
     rows = min(MIN_OUTPUT_ROWS + spare // 32 // _SCRATCH_BYTES, OUTPUT_ROWS)
-    pages = buffer_pages or 1 + min(spare // 8, BUFFER_BYTES) // relation.page_bytes
+    buffer = max(min(spare // 8, BUFFER_BYTES), min(spare // 4, _FEW_PAGES * relation.page_bytes))
+    pages = buffer_pages or 1 + buffer // relation.page_bytes
     return planned(pages, rows, window_tuples or MAX_SLOTS), rows
