@@ -95,9 +95,10 @@ class SimulatedRelation:
         index = getattr(self._relation, "disk_index", None)
         return SimulatedIndex(index, self) if index is not None else None
 
-    def charge_blocks(self, count: int, block_bytes: int) -> None:
-        """So many reads of something beside the pages, each in a place of its own."""
-        self._wait([self.device.start("read", object(), 0, block_bytes) for _ in range(count)])
+    def charge_beside(self, reads: int, total_bytes: int) -> None:
+        """So many reads of something beside the pages, each in a place of its own, of so many bytes in all."""
+        sizes = [total_bytes // reads + (number < total_bytes % reads) for number in range(reads)]
+        self._wait([self.device.start("read", object(), 0, size) for size in sizes])
 
     def charge(self, firsts: Int64Array, counts: Int64Array) -> None:
         """Reads of `counts[i]` pages from `firsts[i]`."""
@@ -174,7 +175,7 @@ class SimulatedLookup:
         self._counts += counts
         reads = counts.seeks or counts.index_reads
         if reads:
-            self._relation.charge_blocks(reads, counts.bytes_read // reads)
+            self._relation.charge_beside(reads, counts.bytes_read)
 
     def counts(self) -> StepCounts:
         counts, self._counts = self._counts, StepCounts()
