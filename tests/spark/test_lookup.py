@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
 from tests.spark.running import frame, same_rows, stream_through
@@ -154,6 +155,18 @@ def test_tables_that_need_whole_rows_are_counted_one_by_one(spark: SparkSession,
     known = [int(name[1:]) < 17 for name in SALES["customer"].to_pylist()]
     assert rows_in == {"products": len(sold), "customers": 20 * sum(sold)}
     assert matched == {"products": sum(sold), "customers": 20 * sum(a and b for a, b in zip(sold, known, strict=True))}
+
+
+def test_columns_keep_their_own_types_on_the_way_to_the_next_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Types that Spark would not write itself: what one join puts out is what the next is told to expect."""
+    kinds = {"text": pa.large_string(), "word": pa.dictionary(pa.int32(), pa.string()), "when": pa.timestamp("us")}
+    rows = {"product": range(30), "text": [f"t{n}" for n in range(30)], "word": ["x", "y"] * 15, "when": range(30)}
+    pq.write_table(pa.table({name: pa.array(values, kinds.get(name)) for name, values in rows.items()}), tmp_path / "a.parquet")
+    lake = mr.ParquetTable(tmp_path)
+    lookups = [mr.Lookup(lake, "product"), mr.Lookup(lake, "product", columns={"text": "again"}, how="left")]
+    found = mr.enrich(frame(spark, SALES), lookups).toArrow()
+    assert found.num_rows == sum(key is not None and key < 30 for key in SALES["product"].to_pylist())
+    assert found["text"].to_pylist() == found["again"].to_pylist() == [f"t{key}" for key in found["product"].to_pylist()]
 
 
 def test_rows_that_earlier_tables_made_longer_must_fit_too(spark: SparkSession, warehouse: Path) -> None:

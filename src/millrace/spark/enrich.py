@@ -230,14 +230,15 @@ def _by_row(stream: DataFrame, calls: Sequence[_Call], observation: Observation 
     """Whole rows to the workers, joined rows back. Columns go by position, under names of our own until the end."""
     tasks: list[EnrichTask] = []
     theirs: list[StructField] = []
+    added: list[pa.DataType] = []
     for call in calls:
-        added = [arrow_type(field.name, field.dataType) for field in theirs]
         task = call.task(stream, call.counters(stream, observation), added)
-        if added:
-            call.try_out(task)  # its rows are longer than those of the stream, which were tried out before
+        if call.tables > 1:
+            call.try_out(task)  # its rows may be longer than those of the stream, which were tried out before
         tasks.append(task)
-        kinds = [(name, from_arrow_type(call.table.schema.field(column).type)) for column, name in call.columns.items()]
-        theirs += [StructField(name, kind) for name, kind in kinds]
+        kinds = [call.table.schema.field(column).type for column in call.columns]
+        added = [*added, *kinds]
+        theirs += [StructField(name, from_arrow_type(kind)) for name, kind in zip(call.columns.values(), kinds, strict=True)]
     watched = [call for call, task in zip(calls, tasks, strict=True) if task.counters is None]
     fields = [*stream.schema.fields, *theirs]
     if watched:
