@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, cast
@@ -245,7 +245,7 @@ def _by_row(stream: DataFrame, calls: Sequence[_Call], observation: Observation 
         fields += [StructField("real", BooleanType()), *(StructField("stats", StringType()) for _ in watched)]
     inside = [StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(fields)]
     again = Renumbered(stream)
-    plain = again.frame.select("*", _batch_time()).toDF(*[f"s{i}" for i in range(len(stream.columns) + 1)])
+    plain = again.frame.select("*", _batch_time(_zero())).toDF(*[f"s{i}" for i in range(len(stream.columns) + 1)])
     joined = plain.mapInArrow(RowsPass(tuple(tasks)).rows_in, StructType(inside))  # it takes no odd or repeated names
     first = len(stream.columns)
     for call, field in zip(watched, inside[len(inside) - len(watched) :], strict=True):
@@ -257,38 +257,47 @@ def _by_row(stream: DataFrame, calls: Sequence[_Call], observation: Observation 
 
 
 def _by_key(stream: DataFrame, calls: Sequence[_Call], observation: Observation | None) -> DataFrame:
-    """Keys to the workers, structs back; the stream's own columns stay where they are.
+    """Keys to the workers, structs back, or plain values if it is but one; the stream's own columns stay where they are.
 
-    The time of the batch is computed in a projection of its own, which the optimizer can't merge into the call.
-    Without it a columnar source feeds the call directly, and Spark 4.3 then turns every row with all that was added
-    into columns once more, only to read rows from them again.
+    The place of the time is computed in a projection of its own, which the optimizer can't merge into the call. Without
+    it a columnar source feeds the call directly, and Spark 4.3 then turns every row with all that was added into columns
+    once more, only to read rows from them again.
     """
     tasks = [call.task(stream, call.counters(stream, observation)) for call in calls]
     kinds = [call.fields(task) for call, task in zip(calls, tasks, strict=True)]
-    struct = StructType([StructField(f"c{i}", kind) for i, kind in enumerate(itertools.chain(*kinds))])
+    fields = list(itertools.chain(*kinds))
     starts = [0, *itertools.accumulate(len(some) for some in kinds)]
-    found = F.arrow_udf(OnePass(tuple(tasks)).keys_in, struct).asNondeterministic()
+    beside, zero, *matches = _free_names(stream, 2 + len(calls))
+    if len(fields) == 1:
+        found, places = _called(tasks, fields[0]), [beside]
+    else:
+        found = _called(tasks, StructType([StructField(f"c{i}", kind) for i, kind in enumerate(fields)]))
+        places = [f"{beside}.c{i}" for i in range(len(fields))]
     keys = [_column(stream, mine) for call in calls for mine in call.key_columns]
-    beside, time, *matches = _free_names(stream, 2 + len(calls))
-    joined = stream.withColumn(time, _batch_time()).withColumn(beside, found(*keys, F.col(time)))
+    joined = stream.withColumn(zero, _zero()).withColumn(beside, found(*keys, _batch_time(F.col(zero))))
     for call, task, end in zip(calls, tasks, starts[1:], strict=True):
         if task.counters is None:
-            counts = F.collect_list(F.col(f"{beside}.c{end - 1}")).alias("stats")
+            counts = F.collect_list(F.col(places[end - 1])).alias("stats")
             joined = joined.observe(observation or call.label, counts)
     theirs = []
     for call, task, match, start in zip(calls, tasks, matches, starts, strict=False):
-        first = F.col(f"{beside}.c{start}")
-        place = f"{beside}.c", start + int(task.flagged)
+        first = F.col(places[start])
+        columns = places[start + int(task.flagged) :]
         if call.shape == "array":
             explode = F.explode if call.how == "inner" else F.explode_outer
             joined = joined.withColumn(match, explode(first))
-            place = f"{match}.c", 0
+            columns = [f"{match}.c{i}" for i in range(len(call.columns))]
         elif call.how != "left":
             joined = joined.where(~first if call.how == "anti" else first)
-        theirs += [F.col(f"{place[0]}{i}").alias(name) for i, name in enumerate(call.columns.values(), place[1])]
+        theirs += [F.col(place).alias(name) for place, name in zip(columns, call.columns.values(), strict=False)]
     mine = [_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
     selected = joined.select(*mine, *theirs)
-    return selected if _unambiguous(stream) else selected.drop(beside, time, *matches)
+    return selected if _unambiguous(stream) else selected.drop(beside, zero, *matches)
+
+
+def _called(tasks: Sequence[EnrichTask], returned: DataType) -> Callable[..., Column]:
+    """The function that runs in the workers: keys and the time of the batch in, `returned` out."""
+    return cast(Callable[..., Column], F.arrow_udf(OnePass(tuple(tasks)).keys_in, returned).asNondeterministic())
 
 
 def _in_lookup_order(rows: DataFrame, stream: DataFrame, calls: Sequence[_Call]) -> DataFrame:
@@ -401,18 +410,21 @@ def _columns(
     return chosen
 
 
-def _batch_time() -> Column:
-    """The time of the micro-batch.
+def _zero() -> Column:
+    """0, which Spark knows only when a task runs."""
+    return F.spark_partition_id().bitwiseAND(0)
+
+
+def _batch_time(place: Column) -> Column:
+    """The time of the micro-batch; `place` is `_zero()` or a column of it.
 
     Spark writes a plain timestamp into the code that it generates, and then has to compile and warm up that code anew in
     every micro-batch, which takes longer than the join of a small one. The function of a `zip_with` is interpreted, so a
     timestamp in it stays out of the code, and of all functions that are, this one costs least for each row. That the place
-    in the array depends on the partition (it is always the first) keeps the time from being folded beforehand, and from
-    being merged into the call: see `_by_key`.
+    in the array is not known beforehand keeps the time from being folded.
     """
     one = F.array(F.lit(0))
-    times = F.zip_with(one, one, lambda _, __: F.current_timestamp())
-    return times[F.spark_partition_id().bitwiseAND(0)]
+    return F.zip_with(one, one, lambda _, __: F.current_timestamp())[place]
 
 
 def _column(frame: DataFrame, name: str) -> Column:

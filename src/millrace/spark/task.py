@@ -134,7 +134,7 @@ class OnePass:
 
     def keys_in(self, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         """(key columns of each table ..., timestamp of the batch) in; one struct per row out, with the fields of each table
-        in turn, named by their place."""
+        in turn, named by their place, or a plain value if that is all."""
         group: list[tuple[pa.Array, ...]] = []
         rows = 0
         hosts: list[TaskHost] = []
@@ -169,6 +169,9 @@ class OnePass:
             at += len(keys)
         for pieces in zip(*parts, strict=True):
             arrays = [array for piece in pieces for array in piece]
+            if len(arrays) == 1:
+                yield arrays[0]
+                continue
             yield pa.StructArray.from_arrays(arrays, [f"c{i}" for i in range(len(arrays))])
 
 
