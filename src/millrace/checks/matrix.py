@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import chain
+from multiprocessing import get_context
+from signal import SIG_IGN, SIGINT, signal
 from typing import NamedTuple
 
 from millrace.catalog import ALGORITHMS, CONDITIONS, Algorithm, ConditionName, make_join
 from millrace.checks.conditions import ByCondition
-from millrace.checks.laws import LAWS, Law
+from millrace.checks.laws import LAWS
 from millrace.checks.run import Make
 from millrace.core.protocols import HOWS, How
+
+LAW_NAMES = tuple(law.name for law in LAWS)
 
 
 class Column(NamedTuple):
@@ -51,20 +57,30 @@ def columns(algorithms: Sequence[Algorithm] = ALGORITHMS, conditions: Sequence[C
 
 
 def check_cells(
-    wanted: Sequence[Column],
-    laws: Sequence[Law] = LAWS,
-    hows: Sequence[How] = HOWS,
-    begin: Callable[[Column, Law], None] | None = None,
+    wanted: Sequence[Column], laws: Sequence[str] = LAW_NAMES, hows: Sequence[How] = HOWS, processes: int = 1
 ) -> Iterator[Cell]:
-    """Try every law on every column, for every `how`."""
-    for column in wanted:
-        make = column.make()
-        for law in laws:
-            if begin is not None:
-                begin(column, law)
-            for how in hows:
-                try:
-                    law.check(make, how)
-                    yield Cell(column, law.name, how, "")
-                except Exception as problem:
-                    yield Cell(column, law.name, how, f"{type(problem).__name__}: {problem}")
+    """Try every law on every column, for every `how`, in so many processes. Cells come in the order of columns and laws."""
+    tasks = [(column, law) for column in wanted for law in laws]
+    check = partial(_check, tuple(hows))
+    if processes == 1:
+        yield from chain.from_iterable(map(check, tasks))
+        return
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), signal, (SIGINT, SIG_IGN))  # Ctrl-C is for this process
+    try:
+        yield from chain.from_iterable(pool.map(check, tasks))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _check(hows: Sequence[How], task: tuple[Column, str]) -> list[Cell]:
+    column, name = task
+    make, law = column.make(), next(law for law in LAWS if law.name == name)
+    cells = []
+    for how in hows:
+        problem = ""
+        try:
+            law.check(make, how)
+        except Exception as broken:  # whatever it is, the law does not hold, and the others are still to be tried
+            problem = f"{type(broken).__name__}: {broken}"
+        cells.append(Cell(column, name, how, problem))
+    return cells

@@ -156,13 +156,20 @@ def laws(
     condition: Annotated[list[str] | None, typer.Option(help="Only equality, between, near, similar or expr.")] = None,
     law: Annotated[list[str] | None, typer.Option(help="Only this law.")] = None,
     how: Annotated[list[str] | None, typer.Option(help="Only inner, left, semi or anti.")] = None,
+    processes: Annotated[int | None, typer.Option(help="That try laws at the same time.", show_default="one a core")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Try the laws that every join must keep: laws x algorithms x conditions x how. Exit code 1 if one is broken."""
     from millrace.cli.laws import run_laws
 
-    if not run_laws(algorithm or [], condition or [], law or [], how or [], as_json=json_output, console=Console()):
+    chosen = algorithm or [], condition or [], law or [], how or []
+    if not run_laws(*chosen, processes=_cores() if processes is None else processes, as_json=json_output, console=Console()):
         raise typer.Exit(1)
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _mount_bench() -> None:

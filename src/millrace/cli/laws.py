@@ -11,8 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from millrace.catalog import ALGORITHMS, CONDITIONS, ConditionName, algorithm
-from millrace.checks.laws import LAWS
-from millrace.checks.matrix import Cell, Column, check_cells, columns
+from millrace.checks.matrix import LAW_NAMES, Cell, Column, check_cells, columns
 from millrace.core.errors import ParameterError
 from millrace.core.protocols import HOWS, How
 
@@ -25,6 +24,7 @@ def run_laws(
     laws: Sequence[str],
     hows: Sequence[str],
     *,
+    processes: int,
     as_json: bool,
     console: Console,
 ) -> bool:
@@ -32,13 +32,15 @@ def run_laws(
     rows = [algorithm(name) for name in algorithms] or list(ALGORITHMS)
     some: list[ConditionName] = _chosen(conditions, CONDITIONS, "condition")
     wanted = columns(rows, some)
-    chosen = [law for law in LAWS if law.name in _chosen(laws, [law.name for law in LAWS], "law")]
+    chosen: list[str] = _chosen(laws, LAW_NAMES, "law")
+    if processes < 1:
+        raise ParameterError(f"processes is {processes}; give at least 1")
     how: list[How] = _chosen(hows, HOWS, "how")
     cells: list[Cell] = []
     layout = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*layout, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(wanted) * len(chosen) * len(how))
-        for cell in check_cells(wanted, chosen, how):
+        for cell in check_cells(wanted, chosen, how, processes):
             progress.update(task, advance=1, description=f"{cell.column.algorithm}, {cell.column.name}: {cell.law}")
             cells.append(cell)
     broken = [cell for cell in cells if cell.problem]
@@ -49,7 +51,7 @@ def run_laws(
         ]
         console.print_json(json.dumps({"cells": told, "broken": len(broken)}))
     else:
-        _print(cells, wanted, [law.name for law in chosen], how, console)
+        _print(cells, wanted, chosen, how, console)
         for cell in broken:
             console.print(
                 f"[red]{cell.column.algorithm}, {cell.column.name}, {cell.law}, {cell.how}:[/red] {cell.problem}",
