@@ -141,6 +141,7 @@ def test_own_memory_of_this_process_is_seen() -> None:
         {"rows": 0},
         {"batch_rows": ()},
         {"batch_rows": (3,)},
+        {"cold_batches": 1},
         {"warm_batches": 4},
         {"contenders": ("spark",)},
         {"strategies": ("auto", "auto")},

@@ -74,3 +74,26 @@ def test_growth_is_given_for_spark_and_for_millrace(tmp_path: Path) -> None:
     for ratios in report["growth"].values():
         assert ratios["10000"] == 1.0
         assert ratios["20000"] > 0
+
+
+def test_ranges_are_found_by_all_alike_and_cold_batches_do_not_count(tmp_path: Path) -> None:
+    sizes = ("--rows", "5000", "--batch-rows", "2000", "--nested-rows", "200")
+    report = _bench("enrich-ranges", tmp_path, *sizes, "--cold-batches", "3", "--repeats", "1", "--memory", "64m")
+    assert report["rows_agree"]
+    assert report["checksums_agree"]
+    results = {(one["contender"], one["batch_rows"]): one for one in report["results"]}
+    names = ["identity-map", "millrace-auto", "millrace-parquet", "spark-binned", "spark-binned-defaults"]
+    assert set(results) == {*((name, 2000) for name in names), ("millrace-auto", 200), ("spark-nested-loop", 200)}
+    assert {result["status"] for result in results.values()} == {"ok"}
+    assert report["cold_batches_dropped"] == 3
+    assert {len(results[name, 2000]["seconds"]) for name in names} == {5}
+    assert {len(results[name, 2000]["cold_seconds"]) for name in names} == {3}
+
+
+def test_one_pass_and_two_calls_put_out_the_same_rows(tmp_path: Path) -> None:
+    sizes = ("--rows", "5000", "--batch-rows", "2000", "--memory", "64m")
+    report = _bench("enrich-lookups", tmp_path, *sizes, "--cold-batches", "2", "--repeats", "2")
+    assert report["rows_agree"]
+    assert report["checksums_agree"]
+    assert {one["contender"] for one in report["results"]} == {"identity-map", "millrace-chained", "millrace-auto"}
+    assert all(one["status"] == "ok" and len(one["seconds"]) == 10 for one in report["results"])

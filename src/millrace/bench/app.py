@@ -12,6 +12,8 @@ from rich.table import Table
 
 from millrace.bench.interrupts import interrupted, treat_sigterm_as_interrupt
 from millrace.bench.options import (
+    COLD_BATCHES,
+    COMPILING_BATCHES,
     CONTENDERS,
     HOT_KEYS,
     MASTER_COLUMNS,
@@ -36,7 +38,8 @@ Memory = Annotated[str, typer.Option(help="Memory of millrace, and of RocksDB's 
 Rebuild = Annotated[bool, typer.Option(help="Build millrace's tables again.")]
 Seed = Annotated[int, typer.Option(help="Seed of all generated data.")]
 Strategies = Annotated[str, typer.Option(help=f"Strategies of millrace, of {', '.join(STRATEGIES)}.")]
-WarmBatches = Annotated[int, typer.Option(help="Micro-batches that count, after two that don't.")]
+ColdBatches = Annotated[int, typer.Option(help="Micro-batches before those that count.")]
+WarmBatches = Annotated[int, typer.Option(help="Micro-batches that count.")]
 Zipf = Annotated[float, typer.Option(help="Exponent of the stream's keys; 0 is uniform.")]
 
 
@@ -50,6 +53,7 @@ def enrich(
     batch_rows: Batches = "200000,1000000",
     wide: Annotated[bool, typer.Option(help="20 more columns in the stream.")] = False,
     zipf: Zipf = 1.0,
+    cold_batches: ColdBatches = COLD_BATCHES,
     warm_batches: WarmBatches = 7,
     repeats: Annotated[int, typer.Option(help="Runs of the floors and of millrace-auto, interleaved; others run once.")] = 3,
     contenders: Annotated[str, typer.Option(help=f"Empty for all, or some of {', '.join(CONTENDERS)}.")] = "",
@@ -70,6 +74,7 @@ def enrich(
             batch_rows=_numbers(batch_rows),
             wide=wide,
             zipf=zipf,
+            cold_batches=cold_batches,
             warm_batches=warm_batches,
             repeats=repeats,
             contenders=_names(contenders),
@@ -135,7 +140,8 @@ def enrich_lookups(
     rows: Annotated[int, typer.Option(help="Rows of each table, 120 bytes each.")] = 10_000_000,
     batch_rows: Batches = "200000,1000000",
     zipf: Zipf = 1.0,
-    warm_batches: WarmBatches = 7,
+    cold_batches: ColdBatches = COMPILING_BATCHES,
+    warm_batches: WarmBatches = 15,
     repeats: Annotated[int, typer.Option(help="Runs of each, interleaved.")] = 3,
     how: How = "left",
     memory: Memory = "256m",
@@ -144,7 +150,8 @@ def enrich_lookups(
     json_file: Json = None,
 ) -> None:
     """Two tables in one pass, against two calls one behind the other."""
-    options = {"rows": rows, "zipf": zipf, "warm_batches": warm_batches, "repeats": repeats, "how": how, "memory": memory}
+    options = {"rows": rows, "zipf": zipf, "repeats": repeats, "how": how, "memory": memory}
+    options |= {"cold_batches": cold_batches, "warm_batches": warm_batches}
 
     def run(console: Console) -> tuple[dict[str, Any], Table]:
         chosen = EnrichOptions(**options, batch_rows=_numbers(batch_rows), seed=seed, data=data)  # type: ignore[arg-type]
@@ -163,8 +170,9 @@ def enrich_ranges(
     rows: Annotated[int, typer.Option(help="Ranges.")] = 1_000_000,
     batch_rows: Batches = "20000,200000,1000000",
     nested_rows: Annotated[int, typer.Option(help="Rows of a micro-batch for the nested loop; 0: leave it out.")] = 2_000,
-    warm_batches: WarmBatches = 7,
-    repeats: Annotated[int, typer.Option(help="Runs of millrace, between which the others run once.")] = 3,
+    cold_batches: ColdBatches = COMPILING_BATCHES,
+    warm_batches: WarmBatches = 15,
+    repeats: Annotated[int, typer.Option(help="Runs of the floor and of millrace on a table; others run once.")] = 3,
     how: How = "left",
     memory: Memory = "256m",
     seed: Seed = 1,
@@ -172,7 +180,8 @@ def enrich_ranges(
     json_file: Json = None,
 ) -> None:
     """The range that an address lies in: millrace's `between`, Spark's binned join, the nested loop."""
-    options = {"rows": rows, "zipf": 0.0, "warm_batches": warm_batches, "repeats": repeats, "how": how, "memory": memory}
+    options = {"rows": rows, "zipf": 0.0, "repeats": repeats, "how": how, "memory": memory}
+    options |= {"cold_batches": cold_batches, "warm_batches": warm_batches}
 
     def run(console: Console) -> tuple[dict[str, Any], Table]:
         chosen = EnrichOptions(**options, batch_rows=_numbers(batch_rows), columns=("category",), seed=seed, data=data)  # type: ignore[arg-type]

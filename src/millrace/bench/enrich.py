@@ -2,7 +2,7 @@
 
 1. Master data and streams are made, or found from an earlier run.
 2. In one Spark session: a discarded query to warm the JVM up, then the floors and millrace as often as asked, then the others.
-   Each gets fresh Python workers, a collected heap, its table in the page cache, and two cold micro-batches.
+   Each gets fresh Python workers, a collected heap, its table in the page cache, and cold micro-batches that don't count.
 3. The broadcast join runs in a process with a driver of its own, after that session is gone: it may run out of memory.
 4. Row counts of every micro-batch and a checksum of the first are compared; ratios are to medians of the same run.
 """
@@ -17,7 +17,7 @@ from millrace.bench.data import FILES_PER_BATCH, ROW_BYTES, StreamFiles, master_
 from millrace.bench.isolated import measure_isolated
 from millrace.bench.measure import Folders, Progress, folders, measure
 from millrace.bench.microbatch import CLOCK
-from millrace.bench.options import COLD_BATCHES, EnrichOptions
+from millrace.bench.options import EnrichOptions
 from millrace.bench.results import FLOOR, Result, checksums_agree, compared, merged, rows_agree
 from millrace.bench.session import describe_machine, spark_session
 
@@ -69,7 +69,7 @@ def summary(
     return {
         "benchmark": benchmark,
         "clock": CLOCK,
-        "cold_batches_dropped": COLD_BATCHES,
+        "cold_batches_dropped": options.cold_batches,
         "seed": options.seed,
         "options": options.to_json(),
         **about,

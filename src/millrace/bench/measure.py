@@ -93,7 +93,7 @@ def _run(
     tag = f"{contender.name}-{files.batch_rows}-{time.monotonic_ns()}"
     with fresh_workers(work.spark, tag):
         with MemorySampler(jvm_pid(work.spark), tag, ready.service_pid) as memory:
-            times = run_query(work.spark, ready.transform, files, scratch, tick)
+            times = run_query(work.spark, ready.transform, files, work.options.cold_batches, scratch, tick)
         say(f"{contender.name}: checking rows")
         total = checksum(work.spark, ready.transform, files, work.options.columns) if ready.joins else None
     return _result(contender, files, times, memory, total, setup_seconds)

@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from millrace.bench.data import FILES_PER_BATCH, StreamFiles
-from millrace.bench.options import COLD_BATCHES
 from millrace.core.errors import MillraceError
 
 CLOCK = "durationMs.addBatch"
@@ -35,30 +34,33 @@ class BenchError(MillraceError):
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """Seconds and rows of every micro-batch of one query, the cold ones included."""
+    """Seconds and rows of every micro-batch of one query; the first `cold_batches` of them are cold."""
 
+    cold_batches: int
     seconds: tuple[float, ...]
     trigger_seconds: tuple[float, ...]
     rows_out: tuple[int, ...]
 
     @property
     def cold(self) -> tuple[float, ...]:
-        return self.seconds[:COLD_BATCHES]
+        return self.seconds[: self.cold_batches]
 
     @property
     def warm(self) -> tuple[float, ...]:
-        return self.seconds[COLD_BATCHES:]
+        return self.seconds[self.cold_batches :]
 
     @property
     def warm_trigger(self) -> tuple[float, ...]:
-        return self.trigger_seconds[COLD_BATCHES:]
+        return self.trigger_seconds[self.cold_batches :]
 
     @property
     def median(self) -> float:
         return median(self.warm)
 
 
-def run_query(spark: SparkSession, transform: Transform, files: StreamFiles, scratch: Path, tick: OnBatch) -> BatchTimes:
+def run_query(
+    spark: SparkSession, transform: Transform, files: StreamFiles, cold_batches: int, scratch: Path, tick: OnBatch
+) -> BatchTimes:
     """Stream the files through `transform` into a sink that drops rows; `tick` hears how many batches are done."""
     enriched = transform(read_stream(spark, files))
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=scratch) as checkpoint:
@@ -71,7 +73,7 @@ def run_query(spark: SparkSession, transform: Transform, files: StreamFiles, scr
             progress = [entry for entry in query.recentProgress if entry.numInputRows]
         finally:
             query.stop()
-    return _times(progress, files)
+    return _times(progress, files, cold_batches)
 
 
 def read_stream(spark: SparkSession, files: StreamFiles) -> DataFrame:
@@ -87,11 +89,12 @@ def checksum(spark: SparkSession, transform: Transform, files: StreamFiles, colu
     return f"{row[0]}:{row[1]}" if row is not None else ""
 
 
-def _times(progress: list[Any], files: StreamFiles) -> BatchTimes:
+def _times(progress: list[Any], files: StreamFiles, cold_batches: int) -> BatchTimes:
     if len(progress) != files.batches or any(entry.numInputRows != files.batch_rows for entry in progress):
         sizes = [entry.numInputRows for entry in progress]
         raise BenchError(f"expected {files.batches} micro-batches of {files.batch_rows} rows, Spark made {sizes}.")
     return BatchTimes(
+        cold_batches,
         seconds=tuple(entry.durationMs["addBatch"] / 1000 for entry in progress),
         trigger_seconds=tuple(entry.durationMs["triggerExecution"] / 1000 for entry in progress),
         rows_out=tuple(entry.sink.numOutputRows for entry in progress),

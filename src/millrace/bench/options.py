@@ -11,7 +11,11 @@ from millrace.core.devices import DEVICES
 from millrace.core.errors import ParameterError
 
 COLD_BATCHES = 2
-"""Micro-batches left out at the start of every query: workers start, the JIT warms up, caches fill."""
+"""Micro-batches left out at the start of every query: workers start, caches fill."""
+
+COMPILING_BATCHES = 15
+"""The same, where contenders are so close that it matters when the JVM's compiler, which works beside a query for its first
+seconds, takes its share of the processors."""
 
 MIN_WARM_BATCHES = 5
 
@@ -56,6 +60,7 @@ class EnrichOptions:
     batch_rows: tuple[int, ...] = (200_000, 1_000_000)
     wide: bool = False
     zipf: float = 1.0
+    cold_batches: int = COLD_BATCHES
     warm_batches: int = 7
     repeats: int = 3
     contenders: tuple[str, ...] = ()
@@ -74,6 +79,7 @@ class EnrichOptions:
             object.__setattr__(self, "contenders", default_contenders(self.how))
         _at_least("rows", self.rows, 1)
         _at_least("repeats", self.repeats, 1)
+        _at_least("cold_batches", self.cold_batches, COLD_BATCHES)
         _at_least("warm_batches", self.warm_batches, MIN_WARM_BATCHES)
         _some("batch_rows", self.batch_rows)
         for size in self.batch_rows:
@@ -89,7 +95,7 @@ class EnrichOptions:
 
     @property
     def batches(self) -> int:
-        return COLD_BATCHES + self.warm_batches
+        return self.cold_batches + self.warm_batches
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; the data folder is left out, as it says nothing about the measurement."""

@@ -18,11 +18,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from millrace.bench.contenders import SORT_MERGE_PARTITIONS, Contender, Plain, Ready, Workload
+from millrace.bench.contenders import SORT_MERGE_PARTITIONS, Contender, IdentityMap, Plain, Ready, Workload
 from millrace.bench.data import made_once
 from millrace.bench.enrich import run_contest
 from millrace.bench.measure import Progress
-from millrace.bench.options import EnrichOptions
+from millrace.bench.options import COLD_BATCHES, MIN_WARM_BATCHES, EnrichOptions
+from millrace.bench.results import FLOOR
 from millrace.relations.folder import FORMAT
 
 ADDRESSES = 1 << 32
@@ -36,6 +37,7 @@ def run_ranges(options: EnrichOptions, nested_rows: int, progress: Progress | No
     tuned = {"spark.sql.shuffle.partitions": str(SORT_MERGE_PARTITIONS), "spark.sql.autoBroadcastJoinThreshold": "-1"}
     millrace = Between("millrace-auto", opened=as_table)
     every: list[Contender] = [
+        IdentityMap(FLOOR),
         millrace,
         Between("millrace-parquet", opened=as_it_is),
         SparkRanges("spark-binned", tuned, joined=binned),
@@ -43,7 +45,7 @@ def run_ranges(options: EnrichOptions, nested_rows: int, progress: Progress | No
     ]
     report = run_contest("enrich-ranges", options, every, progress)
     if nested_rows:
-        few = replace(options, batch_rows=(nested_rows,), repeats=1)
+        few = replace(options, batch_rows=(nested_rows,), repeats=1, cold_batches=COLD_BATCHES, warm_batches=MIN_WARM_BATCHES)
         loops = run_contest("enrich-ranges", few, [millrace, SparkRanges("spark-nested-loop", joined=nested_loop)], progress)
         report["results"] += loops["results"]
         report["rows_agree"] &= loops["rows_agree"]
