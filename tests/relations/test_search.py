@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from millrace.core.step import Int64Array
-from millrace.relations.search import fill_guide, locate_pages
+from millrace.relations.search import fill_guide, guess_rows, guess_rows_again, locate_pages, seek_code
 
 RANDOM = np.random.default_rng(5)
 SORTED_CODES: dict[str, Int64Array] = {
@@ -36,3 +36,34 @@ def test_pages_of_a_code_are_those_a_plain_search_finds(name: str, rows_per_page
     locate_pages(wanted, firsts, lasts, guide, np.uint64(shift), first, last)
     assert first.tolist() == np.searchsorted(lasts, wanted, "left").tolist()
     assert last.tolist() == (np.searchsorted(firsts, wanted, "right") - 1).tolist()
+
+
+def _guessed(codes: Int64Array, wanted: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Rows of wanted codes in one page with these codes, as guessed first and second."""
+    none = np.zeros(1, np.int64)
+    places = (np.array([codes.ctypes.data]), none, np.array([len(codes)]), none)
+    index = (codes[:1].copy(), codes[-1:].copy(), none, none, none)
+    pages = np.zeros(len(wanted), np.int32)
+    rows = np.empty(len(wanted), np.int32)
+    guess_rows(wanted, pages, places, index, rows, 0, len(wanted))
+    first = rows.astype(np.int64)
+    guess_rows_again(wanted, pages, places, index, rows, 0, len(wanted))
+    return first, rows.astype(np.int64)
+
+
+@pytest.mark.parametrize("name", [name for name in SORTED_CODES if name != "none"])
+def test_a_row_is_found_from_wherever_it_was_guessed(name: str) -> None:
+    codes = SORTED_CODES[name]
+    wanted = np.concatenate((codes, codes - 1, codes + 1, [-(2**63), 2**63 - 1]))
+    for rows in _guessed(codes, wanted):
+        assert rows.min() >= 0
+        assert rows.max() < len(codes)
+        found = [seek_code(codes.ctypes.data, len(codes), code, row) for code, row in zip(wanted, rows, strict=True)]
+        assert found == np.searchsorted(codes, wanted).tolist()
+
+
+def test_a_second_guess_among_random_codes_is_several_times_nearer() -> None:
+    codes = np.sort(RANDOM.integers(0, 2**40, 2_000))
+    first, second = _guessed(codes, codes)
+    rows = np.arange(len(codes))
+    assert np.abs(second - rows).mean() < np.abs(first - rows).mean() / 3

@@ -21,7 +21,7 @@ from millrace.core.keys import Codes
 from millrace.core.memoryaccess import load64
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.records import AHEAD, Unpacker, copy_records
-from millrace.relations.search import guess_rows, record_at, seek_code
+from millrace.relations.search import guess_rows, guess_rows_again, record_at, seek_code
 from millrace.relations.stored import StoredRelation
 
 SCRATCH_BYTES = 64  # per key, all arrays of `look_up` together
@@ -101,6 +101,7 @@ def find_and_copy(codes: Any, pages: Any, places: Any, index: Any, rows: Any, re
     for first in range(begin, len(codes), AHEAD):
         last = min(len(codes), first + AHEAD)
         guess_rows(codes, pages, places, index, rows, first, last)
+        guess_rows_again(codes, pages, places, index, rows, first, last)
         for i in range(first, last):
             page = np.int64(pages[i])
             records[i] = 0

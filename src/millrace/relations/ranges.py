@@ -25,7 +25,7 @@ from millrace.core.ordered import LEAST, MOST, common_type, ordered_codes
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.inplace import Answer
 from millrace.relations.records import AHEAD, copy_records
-from millrace.relations.search import guess_rows, record_at, seek_code, take_codes
+from millrace.relations.search import guess_rows, guess_rows_again, record_at, seek_code, take_codes
 from millrace.relations.stored import StoredRelation
 
 _CHUNK_ROWS = 1 << 16  # checked at a time
@@ -180,6 +180,7 @@ def find_range(
     for first in range(start, len(codes), AHEAD):
         last = min(len(codes), first + AHEAD)
         guess_rows(begins, pages, places, index, rows, first, last)
+        guess_rows_again(begins, pages, places, index, rows, first, last)
         for i in range(first, last):
             page = np.int64(pages[i])
             records[i] = 0
