@@ -95,5 +95,10 @@ def test_one_pass_and_two_calls_put_out_the_same_rows(tmp_path: Path) -> None:
     report = _bench("enrich-lookups", tmp_path, *sizes, "--cold-batches", "2", "--repeats", "2")
     assert report["rows_agree"]
     assert report["checksums_agree"]
-    assert {one["contender"] for one in report["results"]} == {"identity-map", "millrace-chained", "millrace-auto"}
+    names = ["identity-map", "identity-chained", "identity-one-pass", "millrace-chained", "millrace-auto"]
+    seconds = {one["contender"]: one["median_seconds"] for one in report["results"]}
+    assert sorted(seconds) == sorted(names)
     assert all(one["status"] == "ok" and len(one["seconds"]) == 10 for one in report["results"])
+    ratios = report["one_pass_to_chained"]
+    assert ratios["millrace"]["2000"] == pytest.approx(seconds["millrace-auto"] / seconds["millrace-chained"], abs=1e-4)
+    assert ratios["identity"]["2000"] == pytest.approx(seconds["identity-one-pass"] / seconds["identity-chained"], abs=1e-4)

@@ -40,6 +40,7 @@ Seed = Annotated[int, typer.Option(help="Seed of all generated data.")]
 Strategies = Annotated[str, typer.Option(help=f"Strategies of millrace, of {', '.join(STRATEGIES)}.")]
 ColdBatches = Annotated[int, typer.Option(help="Micro-batches before those that count.")]
 WarmBatches = Annotated[int, typer.Option(help="Micro-batches that count.")]
+Wide = Annotated[bool, typer.Option(help="20 more columns in the stream.")]
 Zipf = Annotated[float, typer.Option(help="Exponent of the stream's keys; 0 is uniform.")]
 
 
@@ -51,7 +52,7 @@ _ALL_COLUMNS = ",".join(MASTER_COLUMNS)
 def enrich(
     rows: Annotated[int, typer.Option(help="Rows of the master table, 120 bytes each.")] = 10_000_000,
     batch_rows: Batches = "200000,1000000",
-    wide: Annotated[bool, typer.Option(help="20 more columns in the stream.")] = False,
+    wide: Wide = False,
     zipf: Zipf = 1.0,
     cold_batches: ColdBatches = COLD_BATCHES,
     warm_batches: WarmBatches = 7,
@@ -138,7 +139,8 @@ def enrich_growth(
 @bench_app.command("enrich-lookups")
 def enrich_lookups(
     rows: Annotated[int, typer.Option(help="Rows of each table, 120 bytes each.")] = 10_000_000,
-    batch_rows: Batches = "200000,1000000",
+    batch_rows: Batches = "20000,200000,1000000",
+    wide: Wide = False,
     zipf: Zipf = 1.0,
     cold_batches: ColdBatches = COMPILING_BATCHES,
     warm_batches: WarmBatches = 15,
@@ -150,17 +152,17 @@ def enrich_lookups(
     json_file: Json = None,
 ) -> None:
     """Two tables in one pass, against two calls one behind the other."""
-    options = {"rows": rows, "zipf": zipf, "repeats": repeats, "how": how, "memory": memory}
+    options = {"rows": rows, "wide": wide, "zipf": zipf, "repeats": repeats, "how": how, "memory": memory}
     options |= {"cold_batches": cold_batches, "warm_batches": warm_batches}
 
     def run(console: Console) -> tuple[dict[str, Any], Table]:
         chosen = EnrichOptions(**options, batch_rows=_numbers(batch_rows), seed=seed, data=data)  # type: ignore[arg-type]
         from millrace.bench.lookups import run_lookups
-        from millrace.bench.report import enrich_table, live_progress
+        from millrace.bench.report import live_progress, lookups_table
 
         with live_progress(console) as progress:
             report = run_lookups(chosen, progress)
-        return report, enrich_table(report)
+        return report, lookups_table(report)
 
     _present(run, json_file)
 

@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -123,25 +123,10 @@ class IdentityUdf(Plain):
     @contextmanager
     def ready(self, work: Workload) -> Iterator[Ready]:
         columns = work.options.columns
-        constants = _constants(columns)
-
-        def struct(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
-            import pyarrow as pa
-
-            cached: dict[int, pa.Array] = {}
-            for keys in arrays:
-                size = len(keys)
-                if size not in cached:
-                    fields = [pa.repeat(value, size) for value in constants]
-                    cached[size] = pa.StructArray.from_arrays(fields, names=list(columns))
-                yield cached[size]
-
-        # Annotations of a nested function are read by Spark to tell an iterator function from a scalar one.
-        struct.__annotations__ = {"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]}
 
         def transform(stream: DataFrame) -> DataFrame:
             # Made for each query: a function keeps the worker environment of its first use.
-            look_up: Any = F.arrow_udf(struct, returnType=master_schema(columns)).asNondeterministic()
+            look_up = constants_for(columns)
             named = stream.withColumn("__master", look_up("key"))
             return named.select(*stream.columns, *(F.col(f"__master.{name}") for name in columns))
 
@@ -298,6 +283,26 @@ def master_schema(columns: tuple[str, ...]) -> StructType:
 
 def output_schema(stream: DataFrame, columns: tuple[str, ...]) -> StructType:
     return StructType([*stream.schema.fields, *master_schema(columns).fields])
+
+
+def constants_for(columns: tuple[str, ...]) -> Callable[..., Column]:
+    """A function of any arguments that looks nothing up: the same struct for every row, as wide as the data."""
+    constants = _constants(columns)
+
+    def structs(arguments: Iterator[Any]) -> Iterator[pa.Array]:
+        import pyarrow as pa  # in here: pickled by value, the worker need not import this package
+
+        cached: dict[int, pa.Array] = {}
+        for given in arguments:
+            size = len(given[0] if isinstance(given, tuple) else given)  # one argument comes by itself
+            if size not in cached:
+                fields = [pa.repeat(value, size) for value in constants]
+                cached[size] = pa.StructArray.from_arrays(fields, names=list(columns))
+            yield cached[size]
+
+    # Annotations of a nested function are read by Spark to tell an iterator function from a scalar one.
+    structs.__annotations__ = {"arguments": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
+    return cast(Callable[..., Column], F.arrow_udf(structs, returnType=master_schema(columns)).asNondeterministic())
 
 
 def _constants(columns: tuple[str, ...]) -> list[Any]:

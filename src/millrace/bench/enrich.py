@@ -22,7 +22,9 @@ from millrace.bench.results import FLOOR, Result, checksums_agree, compared, mer
 from millrace.bench.session import describe_machine, spark_session
 
 ISOLATED = ("spark-broadcast",)
-CLOSE = ("read-only", "identity-map", "identity-udf", "millrace-auto", "millrace-chained")
+CLOSE = (
+    "read-only", "identity-map", "identity-udf", "identity-chained", "identity-one-pass", "millrace-auto", "millrace-chained",
+)  # fmt: skip
 
 
 def run_enrich(options: EnrichOptions, progress: Progress | None = None) -> dict[str, Any]:

@@ -62,6 +62,18 @@ def enrich_table(report: dict[str, Any]) -> Table:
     return table
 
 
+def lookups_table(report: dict[str, Any]) -> Table:
+    table = enrich_table(report)
+    ratios = report["one_pass_to_chained"]
+    shares = [f"{_number(ratio)}x with {int(rows):,} rows a batch" for rows, ratio in ratios["millrace"].items()]
+    floors = [f"{_number(ratio)}x" for ratio in ratios["identity"].values()]
+    table.caption = (
+        f"{_caption(report)} One call takes {', '.join(shares)} of the time of two; functions that look nothing up "
+        f"{', '.join(floors)}."
+    )
+    return table
+
+
 def growth_table(report: dict[str, Any]) -> Table:
     options = report["options"]
     table = Table(
