@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from millrace.core.step import Int64Array
-from millrace.relations.search import fill_guide, guess_rows, guess_rows_again, locate_pages, seek_code
+from millrace.relations.search import CARD_BYTES, fill_guide, guess_rows, guess_rows_again, locate_pages, make_cards, seek_code
 
 RANDOM = np.random.default_rng(5)
 SORTED_CODES: dict[str, Int64Array] = {
@@ -40,14 +40,14 @@ def test_pages_of_a_code_are_those_a_plain_search_finds(name: str, rows_per_page
 
 def _guessed(codes: Int64Array, wanted: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Rows of wanted codes in one page with these codes, as guessed first and second."""
-    none = np.zeros(1, np.int64)
-    places = (np.array([codes.ctypes.data]), none, np.array([len(codes)]), none)
-    index = (codes[:1].copy(), codes[-1:].copy(), none, none, none)
+    none = np.zeros(1, np.int32)
+    cards = make_cards((codes[:1].copy(), codes[-1:].copy(), none, none, none), np.array([len(codes)], np.int32))
+    cards["codes"] = codes.ctypes.data
     pages = np.zeros(len(wanted), np.int32)
     rows = np.empty(len(wanted), np.int32)
-    guess_rows(wanted, pages, places, index, rows, 0, len(wanted))
+    guess_rows(wanted, pages, cards, rows, 0, len(wanted))
     first = rows.astype(np.int64)
-    guess_rows_again(wanted, pages, places, index, rows, 0, len(wanted))
+    guess_rows_again(wanted, pages, cards, rows, 0, len(wanted))
     return first, rows.astype(np.int64)
 
 
@@ -67,3 +67,21 @@ def test_a_second_guess_among_random_codes_is_several_times_nearer() -> None:
     first, second = _guessed(codes, codes)
     rows = np.arange(len(codes))
     assert np.abs(second - rows).mean() < np.abs(first - rows).mean() / 3
+
+
+@pytest.mark.parametrize("gap", [1, 3, 7, 10**9 + 7])
+def test_codes_that_lie_evenly_are_guessed_at_once(gap: int) -> None:
+    codes = np.arange(4_000, dtype=np.int64) * gap - 10**15
+    first, second = _guessed(codes, codes)
+    assert first.tolist() == second.tolist() == list(range(len(codes)))
+
+
+def test_no_card_lies_across_two_lines_of_memory() -> None:
+    pages = 1_000
+    places = np.zeros(pages, np.int32)
+    codes = np.arange(pages, dtype=np.int64)
+    cards = make_cards((codes, codes, places, places, places), np.ones(pages, np.int32))
+    assert len(cards) == pages
+    assert 64 % CARD_BYTES == 0
+    assert cards.ctypes.data % CARD_BYTES == 0
+    assert cards["rows_per_code"].tolist() == [0.0] * pages

@@ -21,7 +21,7 @@ from millrace.core.keys import Codes
 from millrace.core.memoryaccess import load64
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.records import AHEAD, Unpacker, copy_records
-from millrace.relations.search import guess_rows, guess_rows_again, record_at, seek_code
+from millrace.relations.search import ask_for_cards, guess_rows, guess_rows_again, record_at, seek_code
 from millrace.relations.stored import StoredRelation
 
 SCRATCH_BYTES = 64  # per key, all arrays of `look_up` together
@@ -74,10 +74,10 @@ class InPlace:
         self, codes: Int64Array, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], records: Int64Array, out: Unpacker
     ) -> list[pa.Array]:
         """Find the record of each code, 0 where there is none, and unpack it."""
-        places, index = self._whole.places, self._relation.index
+        cards = self._relation.cards
         sink = out.begin(len(codes))
         done = 0
-        while (done := find_and_copy(codes, pages, places, index, rows, records, done, tuple(sink))) < len(codes):
+        while (done := find_and_copy(codes, pages, cards, rows, records, done, tuple(sink))) < len(codes):
             out.grow(sink)
         return out.finish(records, sink)
 
@@ -91,29 +91,28 @@ class InPlace:
 
 
 @kernel
-def find_and_copy(codes: Any, pages: Any, places: Any, index: Any, rows: Any, records: Any, begin: Any, sink: Any) -> Any:
+def find_and_copy(codes: Any, pages: Any, cards: Any, rows: Any, records: Any, begin: Any, sink: Any) -> Any:
     """Look codes up in the pages given (-1: nowhere) from row `begin` on and copy what is found, `AHEAD` rows at a time.
 
     Returns the row to go on with: behind the last, or one whose text had no room.
     """
-    addresses, _, sizes, _ = places
-    _, _, code_places, start_places, data_places = index
     for first in range(begin, len(codes), AHEAD):
         last = min(len(codes), first + AHEAD)
-        guess_rows(codes, pages, places, index, rows, first, last)
-        guess_rows_again(codes, pages, places, index, rows, first, last)
+        ask_for_cards(pages, cards, last, min(len(codes), last + AHEAD))
+        guess_rows(codes, pages, cards, rows, first, last)
+        guess_rows_again(codes, pages, cards, rows, first, last)
         for i in range(first, last):
             page = np.int64(pages[i])
             records[i] = 0
             if page >= 0:
-                start = addresses[page] + code_places[page]
-                size = np.int64(sizes[page])
+                card = cards[page]
+                size = np.int64(card.rows)
                 row = np.int64(rows[i])
-                if load64(start + 8 * row) != codes[i]:
-                    row = seek_code(start, size, codes[i], row)
+                if load64(card.codes + 8 * row) != codes[i]:
+                    row = seek_code(card.codes, size, codes[i], row)
                     rows[i] = row
-                if row < size and load64(start + 8 * row) == codes[i]:
-                    records[i] = record_at(addresses[page], start_places[page], data_places[page], row)
+                if row < size and load64(card.codes + 8 * row) == codes[i]:
+                    records[i] = record_at(card, row)
         done = copy_records(records, first, last, sink)
         if done < last:
             return done

@@ -25,7 +25,7 @@ from millrace.core.ordered import LEAST, MOST, common_type, ordered_codes
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.inplace import Answer
 from millrace.relations.records import AHEAD, copy_records
-from millrace.relations.search import guess_rows, guess_rows_again, record_at, seek_code, take_codes
+from millrace.relations.search import ask_for_cards, guess_rows, guess_rows_again, record_at, seek_code, take_codes
 from millrace.relations.stored import StoredRelation
 
 _CHUNK_ROWS = 1 << 16  # checked at a time
@@ -150,8 +150,8 @@ class RangesInPlace:
         out = self._values if self._end.width else self._nothing
         sink = out.begin(len(codes))
         arrays, done = tuple(sink), 0
-        places, index = self._whole.places, self._relation.index
-        while (done := find_range(codes, begins, pages, places, index, self._end, rows, records, done, arrays)) < len(codes):
+        cards = self._relation.cards
+        while (done := find_range(codes, begins, pages, cards, self._end, rows, records, done, arrays)) < len(codes):
             out.grow(sink)
         if self._end.width:
             return out.finish(records, sink)
@@ -171,27 +171,26 @@ class RangesInPlace:
 
 @kernel
 def find_range(
-    codes: Any, begins: Any, pages: Any, places: Any, index: Any, end: Any, rows: Any, records: Any, start: Any, sink: Any
+    codes: Any, begins: Any, pages: Any, cards: Any, end: Any, rows: Any, records: Any, start: Any, sink: Any
 ) -> Any:
     """Find the last row of page `pages[i]` (-1: none) whose code is not above `begins[i]`, and copy it if its range goes on to
     `codes[i]`. From row `start` on, `AHEAD` rows at a time; returns the row to go on with, as `find_and_copy` does."""
-    addresses, _, sizes, _ = places
-    _, _, code_places, start_places, data_places = index
     for first in range(start, len(codes), AHEAD):
         last = min(len(codes), first + AHEAD)
-        guess_rows(begins, pages, places, index, rows, first, last)
-        guess_rows_again(begins, pages, places, index, rows, first, last)
+        ask_for_cards(pages, cards, last, min(len(codes), last + AHEAD))
+        guess_rows(begins, pages, cards, rows, first, last)
+        guess_rows_again(begins, pages, cards, rows, first, last)
         for i in range(first, last):
             page = np.int64(pages[i])
             records[i] = 0
             if page >= 0:
-                lows = addresses[page] + code_places[page]
-                size = np.int64(sizes[page])
-                row = seek_code(lows, size, begins[i], np.int64(rows[i]))
-                if row == size or load64(lows + 8 * row) != begins[i]:
+                card = cards[page]
+                size = np.int64(card.rows)
+                row = seek_code(card.codes, size, begins[i], np.int64(rows[i]))
+                if row == size or load64(card.codes + 8 * row) != begins[i]:
                     row -= 1
                 rows[i] = row
-                records[i] = record_at(addresses[page], start_places[page], data_places[page], row)
+                records[i] = record_at(card, row)
         if end.width:
             for i in range(first, last):
                 if records[i] != 0 and not _goes_on_to(codes[i], records[i], end):

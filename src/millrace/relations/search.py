@@ -5,6 +5,9 @@ page is ever decoded to use a few of its rows. Kernels take two tuples of arrays
 
     index    of every page of the relation: its first and last code, and where in it codes, starts of records and records begin
     places   of every page of a run: its address, its number in the relation, its rows, and the rows of the run before it
+
+Those that look keys up in pages all over a mapped table take what they need of a page from one place, its card: the same from
+seven arrays takes seven lines of memory.
 """
 
 from __future__ import annotations
@@ -12,10 +15,36 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from millrace.core.compiled import inlined, kernel
 from millrace.core.memoryaccess import copy_bytes, load32, load64, prefetch
 from millrace.relations.records import AHEAD, LINE
+
+CARD = np.dtype(
+    [
+        ("first", np.int64),  # code
+        ("codes", np.int64),  # their address
+        ("rows_per_code", np.float32),  # 0 if all codes are the same
+        ("rows", np.int32),
+        ("starts", np.int32),  # where the starts of records lie, from the codes on
+        ("data", np.int32),  # and the records
+    ]
+)
+CARD_BYTES = CARD.itemsize
+
+
+def make_cards(index: Any, sizes: Any) -> npt.NDArray[np.void]:
+    """A card for every page, two to a line of memory. Where the codes are is still to be put in."""
+    firsts, lasts, code_places, start_places, data_places = index
+    room = np.zeros(CARD_BYTES * len(firsts) + LINE, np.uint8)
+    begin = -room.ctypes.data % LINE
+    cards = room[begin : begin + CARD_BYTES * len(firsts)].view(CARD)
+    spans = (lasts - firsts).view(np.uint64).astype(np.float64)
+    cards["first"], cards["rows"] = firsts, sizes
+    np.divide(sizes - 1, spans, out=cards["rows_per_code"], where=spans > 0, casting="same_kind")
+    cards["starts"], cards["data"] = start_places - code_places, data_places - code_places
+    return cards
 
 
 @kernel
@@ -28,45 +57,52 @@ def guess_row(code: Any, least: Any, last: Any, size: Any) -> Any:
 
 
 @kernel
-def guess_rows(codes: Any, pages: Any, places: Any, index: Any, rows: Any, first: Any, last: Any) -> None:
-    """Guess the row of codes `first` to `last` in the pages given (-1: nowhere), and ask for the memory around it."""
-    addresses, _, sizes, _ = places
-    firsts, lasts, code_places, start_places, _ = index
+def ask_for_cards(pages: Any, cards: Any, first: Any, last: Any) -> None:
+    """Ask for the cards of the pages of rows `first` to `last`, which are wanted soon."""
+    base = cards.ctypes.data
     for i in range(first, last):
-        page = np.int64(pages[i])
-        if page >= 0:
-            row = guess_row(codes[i], firsts[page], lasts[page], np.int64(sizes[page]))
-            rows[i] = row
-            prefetch(addresses[page] + code_places[page] + 8 * row)
-            prefetch(addresses[page] + start_places[page] + 4 * row)
+        prefetch(base + CARD_BYTES * np.int64(pages[i]))
 
 
 @kernel
-def guess_rows_again(codes: Any, pages: Any, places: Any, index: Any, rows: Any, first: Any, last: Any) -> None:
-    """Correct guesses by what stands there. In a page of n random codes a guess is off by some sqrt(n) rows, and a second one,
-    from so near, by the fourth root: worth a step of its own where a search would go wrong at every turn."""
-    addresses, _, sizes, _ = places
-    firsts, lasts, code_places, start_places, _ = index
+def guess_rows(codes: Any, pages: Any, cards: Any, rows: Any, first: Any, last: Any) -> None:
+    """Guess the row of codes `first` to `last` in the pages given (-1: nowhere), and ask for the memory around it.
+
+    No code may lie before its page; one behind it is looked for in the last row.
+    """
     for i in range(first, last):
         page = np.int64(pages[i])
-        if page >= 0 and lasts[page] > firsts[page]:
-            start = addresses[page] + code_places[page]
+        if page >= 0:
+            card = cards[page]
+            share = np.float64(np.uint64(codes[i] - card.first)) * np.float64(card.rows_per_code) + 0.5
+            row = np.int64(min(share, np.float64(card.rows - 1)))
+            rows[i] = row
+            prefetch(card.codes + 8 * row)
+            prefetch(card.codes + card.starts + 4 * row)
+
+
+@kernel
+def guess_rows_again(codes: Any, pages: Any, cards: Any, rows: Any, first: Any, last: Any) -> None:
+    """Correct guesses by what stands there. In a page of n random codes a guess is off by some sqrt(n) rows, and a second one,
+    from so near, by the fourth root: worth a step of its own where a search would go wrong at every turn."""
+    for i in range(first, last):
+        page = np.int64(pages[i])
+        if page >= 0:
+            card = cards[page]
             row = np.int64(rows[i])
-            there = load64(start + 8 * row)
+            there = load64(card.codes + 8 * row)
             if there != codes[i]:
-                most = np.float64(np.int64(sizes[page]) - 1)
-                rows_per_code = most / np.float64(np.uint64(lasts[page] - firsts[page]))
-                better = row + (np.float64(codes[i]) - np.float64(there)) * rows_per_code
-                row = np.int64(min(max(better, 0.0), most))
+                better = row + (np.float64(codes[i]) - np.float64(there)) * np.float64(card.rows_per_code)
+                row = np.int64(min(max(better, 0.0), np.float64(card.rows - 1)))
                 rows[i] = row
-                prefetch(start + 8 * row)
-                prefetch(addresses[page] + start_places[page] + 4 * row)
+                prefetch(card.codes + 8 * row)
+                prefetch(card.codes + card.starts + 4 * row)
 
 
 @inlined
-def record_at(page: Any, start_place: Any, data_place: Any, row: Any) -> Any:
-    """The address of the record of a row of the page at address `page`, asked for."""
-    record = page + data_place + np.int64(load32(page + start_place + 4 * row))
+def record_at(card: Any, row: Any) -> Any:
+    """The address of the record of a row, asked for."""
+    record = card.codes + card.data + np.int64(load32(card.codes + card.starts + 4 * row))
     prefetch(record)
     prefetch(record + LINE)
     prefetch(record + 2 * LINE)

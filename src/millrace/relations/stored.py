@@ -390,6 +390,7 @@ class StoredRelation:
     def _map(self) -> None:
         self._maps = [mmap.mmap(-1, ALIGNMENT) for _ in self._files]
         self._addresses = np.empty(self.pages, np.int64)
+        self.cards = search.make_cards(self.index, self.page_rows)
         for shard in range(len(self._files)):
             self._map_shard(shard)
         self._checked = np.zeros(self.pages, np.bool_)
@@ -402,7 +403,8 @@ class StoredRelation:
             self._maps[shard].madvise(mmap.MADV_RANDOM)
         base = np.frombuffer(self._maps[shard], np.uint8).ctypes.data
         first, last = np.searchsorted(self._shard, [shard, shard + 1])
-        self._addresses[first:last] = base + self.offsets[first:last]  # in place: whoever has the array sees it
+        self._addresses[first:last] = base + self.offsets[first:last]  # in place: whoever has the arrays sees it
+        self.cards["codes"][first:last] = self._addresses[first:last] + self.index[2][first:last]
 
     def _read_ahead(self, pages: Int64Array) -> None:
         """Ask the system for these pages in as few ranges as there are."""
