@@ -18,7 +18,7 @@ from millrace.bench.contenders import Contender, IdentityMap, Plain, Ready, Work
 from millrace.bench.enrich import run_contest
 from millrace.bench.measure import Progress
 from millrace.bench.options import EnrichOptions
-from millrace.bench.results import FLOOR
+from millrace.bench.results import FLOOR, ratio
 
 FIRST = ("surrogate_key", "price", "supplier_id")
 SECOND = ("product_name", "category", "description")
@@ -37,15 +37,15 @@ def run_lookups(options: EnrichOptions, progress: Progress | None = None) -> dic
     report = run_contest("enrich-lookups", options, every, progress or Progress())
     pairs = {"millrace": ("millrace-auto", "millrace-chained"), "identity": ("identity-one-pass", "identity-chained")}
     report["one_pass_to_chained"] = {
-        name: {str(rows): _ratio(report["results"], rows, *pair) for rows in options.batch_rows} for name, pair in pairs.items()
+        name: {str(rows): _of_two(report["results"], rows, *pair) for rows in options.batch_rows}
+        for name, pair in pairs.items()
     }
     return report
 
 
-def _ratio(results: list[dict[str, Any]], batch_rows: int, one: str, other: str) -> float | None:
-    """Of the medians of two contenders; None where one of them has none."""
-    of = {result["contender"]: result["median_seconds"] for result in results if result["batch_rows"] == batch_rows}
-    return round(of[one] / of[other], 4) if of[one] and of[other] else None
+def _of_two(results: list[dict[str, Any]], batch_rows: int, one: str, other: str) -> float | None:
+    seconds = {result["contender"]: result["median_seconds"] for result in results if result["batch_rows"] == batch_rows}
+    return ratio(seconds[one], seconds[other])
 
 
 def two_keys(stream: DataFrame, rows: int) -> DataFrame:

@@ -86,8 +86,8 @@ def _beside(result: Result, others: list[Result]) -> dict[str, Any]:
     ours = _millrace(others)
     plain = asdict(result)
     plain["median_seconds"] = own
-    plain["ratio_to_identity_map"] = _ratio(own, floor.median_seconds if floor else None)
-    plain["ratio_to_millrace"] = _ratio(own, ours.median_seconds if ours else None)
+    plain["ratio_to_identity_map"] = ratio(own, floor.median_seconds if floor else None)
+    plain["ratio_to_millrace"] = ratio(own, ours.median_seconds if ours else None)
     plain["peak_worker_anon_over_identity_map_bytes"] = (
         result.peak_worker_anon_bytes - floor.peak_worker_anon_bytes
         if floor and floor.peak_worker_anon_bytes and result.peak_worker_anon_bytes
@@ -102,7 +102,8 @@ def _millrace(results: list[Result]) -> Result | None:
     return min(ours, key=lambda result: result.contender != "millrace-auto", default=None)
 
 
-def _ratio(one: float | None, other: float | None) -> float | None:
+def ratio(one: float | None, other: float | None) -> float | None:
+    """None where one of the two is missing."""
     return round(one / other, 4) if one is not None and other else None
 
 
