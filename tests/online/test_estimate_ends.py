@@ -178,17 +178,24 @@ def test_several_estimates_at_the_same_time(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def _open_files() -> set[tuple[str, str]]:
+    """Number and target of each: one that is new shows even if another was closed meanwhile."""
+    folder = Path("/proc/self/fd")
+    numbers = [number for number in os.listdir(folder) if (folder / number).is_symlink()]  # not that of the listing itself
+    return {(number, os.readlink(folder / number)) for number in numbers}
+
+
 def test_an_estimate_that_is_dropped_gives_everything_back(tmp_path: Path) -> None:
     left, right = _tables()
     gc.collect()  # what other tests left behind goes now, and not in between
-    before = len(os.listdir("/proc/self/fd"))
+    before = _open_files()
     run = mr.estimate(left, right.to_reader(1000), on="k", s=mr.sum_("v"), every=0, memory="1m", spill=tmp_path)
     next(run)
     assert list(tmp_path.iterdir())
     del run
     gc.collect()
     assert list(tmp_path.iterdir()) == []
-    assert len(os.listdir("/proc/self/fd")) <= before  # others may still give files back meanwhile
+    assert _open_files() - before == set()
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("millrace")]
 
 
