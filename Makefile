@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 # further arguments, as in: make test ARGS='-k meshjoin'
 ARGS   ?=
 
@@ -54,11 +55,12 @@ clean: ## remove caches, build output and what Spark left behind (keeps .venv an
 java:
 	@tools/ensure-java
 
-$(BIN)/python:
-	@tools/ensure-venv $(VENV) $(PYTHON)
-
 # One stamp per extra. A changed pyproject.toml installs again; a changed source file does not need to.
-$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
-	@echo "==> installing millrace[$*] into $(VENV) (the first time takes a few minutes)"
-	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -e '.[$*]'
+# Earlier checkouts were installed under the name `millrace`, which is somebody else's package on PyPI: it goes first, because
+# both names own the command and the import.
+$(VENV)/.installed-%: pyproject.toml
+	@tools/ensure-venv $(VENV) $(PYTHON)
+	@$(PIP) uninstall --yes millrace
+	@echo "==> installing millrace-spark[$*] into $(VENV) (the first time takes a few minutes)"
+	@$(PIP) install -e '.[$*]'
 	@touch $@

@@ -78,6 +78,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as missing:
         if missing.name and missing.name.split(".")[0] in ("pyspark", "py4j"):
             raise ModuleNotFoundError(
-                f"millrace.{name} needs Spark: pip install 'millrace[spark]'", name=missing.name
+                f"millrace.{name} needs Spark: pip install 'millrace-spark[spark]'", name=missing.name
             ) from None
         raise

@@ -97,7 +97,7 @@ def test_without_spark_the_demo_says_what_to_install() -> None:
     program = "import sys; sys.modules['pyspark'] = None\nfrom millrace.cli.app import main\nmain()"
     done = subprocess.run([sys.executable, "-c", program, "demo"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == "error: this command needs Spark, which is not installed: pip install 'millrace[spark]'\n"
+    assert done.stderr == "error: this command needs Spark, which is not installed: pip install 'millrace-spark[spark]'\n"
 
 
 def test_inspect_shows_rows_columns_and_versions(table: Path) -> None:

@@ -65,6 +65,18 @@ def test_a_missing_or_old_package_says_what_to_install(monkeypatch: pytest.Monke
     assert (old.status, old.advice) == ("fail", "pip install 'pyarrow>=999.0'")
 
 
+def test_another_product_of_the_same_name_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = tmp_path / "millrace-0.0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: millrace\nVersion: 0.0.1\n")
+    (about / "RECORD").write_text("millrace/__init__.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    finding = software.check_packages()[-1]
+    assert (finding.name, finding.status) == ("millrace", "fail")
+    assert "'millrace' 0.0.1 is another product" in finding.found
+    assert finding.advice.startswith("pip uninstall millrace && ")
+
+
 def test_the_python_of_workers_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert software.worker_problem(sys.executable) is None
     assert software.worker_problem(str(tmp_path / "python")) == "does not start"

@@ -185,7 +185,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return "NaN"
     if isinstance(value, datetime.datetime):
-        return value.astimezone(datetime.timezone.utc)
+        return value.astimezone(datetime.UTC)
     return value + 0.0 if isinstance(value, float) else value  # -0.0 and 0.0 are one group
 
 

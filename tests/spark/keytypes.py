@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-UTC = dt.timezone.utc
+UTC = dt.UTC
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from millrace.core.errors import BudgetError, ParameterError, SchemaError, Strat
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
-DAY = dt.datetime(2024, 5, 1, tzinfo=dt.timezone.utc)
+DAY = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
 
 
 def _sales(rows: int = 400) -> pa.Table:

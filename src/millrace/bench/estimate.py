@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,12 @@ from millrace.bench.data import Say, warm_page_cache
 from millrace.bench.estimatejob import TARGET
 from millrace.bench.estimateshapes import SHAPES, chunks
 from millrace.bench.memory import SAMPLE_SECONDS, machine_bytes, status_bytes
+from millrace.bench.versions import versions_of
 from millrace.core.budget import parse_bytes
 from millrace.core.errors import ParameterError
 
 OK = "ok"
-_PACKAGES = ("millrace", "duckdb", "pyarrow", "numpy", "numba")
+_PACKAGES = ("duckdb", "pyarrow", "numpy", "numba")
 _TIMES = ("first", "within", "settled", "exact")
 
 
@@ -140,7 +140,7 @@ def _report(options: EstimateOptions, results: list[dict[str, Any]], sizes: dict
         "seed": options.seed,
         "target": TARGET,
         "memory_bytes": parse_bytes(options.memory),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "versions": versions_of(*_PACKAGES),
         "machine": {"cores": os.cpu_count(), "memory_bytes": machine_bytes(), "system": platform.system()},
         "data": {"rows": [options.rows, options.rows], "file_bytes": sizes},
         "results": results,
@@ -155,13 +155,6 @@ def _same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
     if [group for group, _ in ours] != [group for group, _ in theirs]:
         return False
     return all(abs(mine / other - 1) < 1e-9 for (_, mine), (_, other) in zip(ours, theirs, strict=True))
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def estimate_table(report: dict[str, Any]) -> Table:

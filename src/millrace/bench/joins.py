@@ -18,7 +18,6 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from millrace.bench.data import Say
@@ -27,6 +26,7 @@ from millrace.bench.joinrun import JoinRun, Limits
 from millrace.bench.joinstores import Store, about_table, open_store
 from millrace.bench.memory import machine_bytes
 from millrace.bench.options import REAL_DISK, JoinOptions
+from millrace.bench.versions import versions_of
 from millrace.catalog import ALGORITHMS, Algorithm, make_join
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, MillraceError, ParameterError
@@ -37,7 +37,7 @@ from millrace.streams import SteadyArrivals, Workload, ZipfKeys
 
 OK = "ok"
 POOLED = "inlj-pool"
-_PACKAGES = ("millrace", "pyarrow", "numpy", "numba")
+_PACKAGES = ("pyarrow", "numpy", "numba")
 
 
 def _silent(_: Any) -> None:
@@ -273,11 +273,5 @@ def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _about_machine() -> dict[str, Any]:
-    versions: dict[str, str | None] = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = None
     machine = {"cores": os.cpu_count(), "memory_bytes": machine_bytes(), "system": platform.system()}
-    return {"versions": versions, "machine": machine}
+    return {"versions": versions_of(*_PACKAGES), "machine": machine}

@@ -16,11 +16,11 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from millrace.bench.data import Say
 from millrace.bench.onlinestreams import STREAMS, run_stream
+from millrace.bench.versions import versions_of
 from millrace.core.devices import MEGABYTE, Device, device
 from millrace.core.errors import ParameterError
 from millrace.core.step import Int64Array
@@ -48,7 +48,7 @@ IN_A_ROW = ("ripple", "sms", "dbo")  # they write extents in a row, and have no 
 FOR_STREAMS = ("rpj", "xjoin", "hmj")
 EQUAL = Device("equal", seek=0.0, read_rate=100 * MEGABYTE, write_rate=100 * MEGABYTE)
 DISK_EXTENT, SSD_EXTENT = MEGABYTE, 64_000
-_PACKAGES = ("millrace", "numpy", "numba")
+_PACKAGES = ("numpy", "numba")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def run_online(options: OnlineOptions, say: Say) -> dict[str, Any]:
         "benchmark": "online",
         "options": options.to_json(),
         "seed": options.seed,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "versions": versions_of(*_PACKAGES),
         "machine": {"cores": os.cpu_count(), "system": platform.system()},
         "clock": "virtual",
         "setting": {"bytes": [10_000 * MEGABYTE] * 2, "memory_bytes": 500 * MEGABYTE, "row_bytes": 100},
@@ -166,13 +166,6 @@ def run_online(options: OnlineOptions, say: Say) -> dict[str, Any]:
         "rows_agree": right,
         "checksums_agree": right,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _ends(runs: Experiments, temporary: str, joins: tuple[str, ...]) -> list[dict[str, Any]]:

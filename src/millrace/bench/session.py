@@ -7,13 +7,13 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from millrace.bench.memory import WORKER_TAG, machine_bytes
+from millrace.bench.versions import versions_of
 from millrace.core.errors import MillraceError
 
 CORES = 2
@@ -25,7 +25,7 @@ SESSION_SETTINGS = {
     # Shuffle files of a finished micro-batch go at once; otherwise a large table fills the disk within a query.
     "spark.sql.classic.shuffleDependency.fileCleanup.enabled": "true",
 }
-PACKAGES = ("millrace", "pyspark", "pyarrow", "numpy", "numba", "rocksdict", "redis", "hiredis")
+PACKAGES = ("pyspark", "pyarrow", "numpy", "numba", "rocksdict", "redis", "hiredis")
 
 
 @contextmanager
@@ -86,20 +86,12 @@ def describe_machine(spark: SparkSession, driver_memory: str) -> dict[str, Any]:
     """Versions and sizes that belong to every measurement."""
     return {
         "versions": {
-            "python": platform.python_version(),
+            **versions_of(*PACKAGES),
             "java": str(_jvm(spark).java.lang.System.getProperty("java.version")),
-            **{name: _version(name) for name in PACKAGES},
         },
         "machine": {"cores": os.cpu_count(), "memory_bytes": machine_bytes(), "system": platform.system()},
         "session": {"master": f"local[{CORES}]", "spark.driver.memory": driver_memory, **SESSION_SETTINGS},
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _jvm(spark: SparkSession) -> Any:

@@ -182,7 +182,9 @@ def _mount_bench() -> None:
         @app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
         def bench() -> None:
             """Side-by-side measurements (not installed)."""
-            raise MillraceError(f"the benchmarks need {name}, which is not installed: pip install 'millrace[spark,bench]'")
+            raise MillraceError(
+                f"the benchmarks need {name}, which is not installed: pip install 'millrace-spark[spark,bench]'"
+            )
     else:
         app.add_typer(bench_app, name="bench")
 

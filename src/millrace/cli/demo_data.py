@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ STEPS_PER_TICK = 100  # of the arrival process, whose longest bursts last about 
 _SUPPLIERS = 5_000
 _PRICE = pa.decimal128(7, 2)
 _GROUPS = ["bolt", "chair", "cup", "drill", "jacket", "kettle", "lamp", "mirror", "notebook", "rope", "shelf", "table"]
-_OPENING = int(datetime(2026, 1, 5, 8, tzinfo=timezone.utc).timestamp()) * 1_000_000
+_OPENING = int(datetime(2026, 1, 5, 8, tzinfo=UTC).timestamp()) * 1_000_000
 _PART_ROWS = 250_000
 
 

@@ -33,7 +33,7 @@ def require_spark() -> None:
     try:
         import pyspark  # noqa: F401
     except ModuleNotFoundError:
-        raise MillraceError("this command needs Spark, which is not installed: pip install 'millrace[spark]'") from None
+        raise MillraceError("this command needs Spark, which is not installed: pip install 'millrace-spark[spark]'") from None
 
 
 @contextmanager

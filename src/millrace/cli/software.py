@@ -10,14 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 from millrace.cli.findings import Finding
 from millrace.core.errors import MillraceError
 from millrace.core.step import Int64Array
 
-LEAST_PYTHON = (3, 10)
+LEAST_PYTHON = (3, 11)
 JAVA_VERSIONS = (17, 21)
 LEAST_VERSIONS = {"pyspark": (4, 1), "pyarrow": (20, 0), "numba": (0, 61), "pandas": (2, 2)}
 _FROM_EXTRA = {"pyspark", "pandas"}
@@ -30,7 +30,7 @@ def check_python() -> list[Finding]:
     found = f"{platform.python_version()} at {sys.executable}"
     values = {"version": platform.python_version(), "executable": sys.executable}
     if sys.version_info < LEAST_PYTHON:
-        return [Finding("python", "fail", found, "install Python 3.10 or newer", values)]
+        return [Finding("python", "fail", found, f"install Python {LEAST_PYTHON[0]}.{LEAST_PYTHON[1]} or newer", values)]
     return [Finding("python", "ok", found, values=values)]
 
 
@@ -65,12 +65,12 @@ def java_major(banner: str) -> int | None:
 
 
 def check_packages() -> list[Finding]:
-    return [_package(name, least) for name, least in LEAST_VERSIONS.items()]
+    return [*(_package(name, least) for name, least in LEAST_VERSIONS.items()), *_other_millrace()]
 
 
 def _package(name: str, least: tuple[int, int]) -> Finding:
     wanted = f"{name}>={least[0]}.{least[1]}"
-    advice = "pip install 'millrace[spark]'" if name in _FROM_EXTRA else f"pip install '{wanted}'"
+    advice = "pip install 'millrace-spark[spark]'" if name in _FROM_EXTRA else f"pip install '{wanted}'"
     try:
         found = version(name)
     except PackageNotFoundError:
@@ -80,6 +80,19 @@ def _package(name: str, least: tuple[int, int]) -> Finding:
     if name == "pandas" and release(found) >= (3, 0):
         return Finding(name, "warn", found, "PySpark warns with pandas 3: pip install 'pandas<3'", {"version": found})
     return Finding(name, "ok", found, values={"version": found})
+
+
+def _other_millrace() -> list[Finding]:
+    """On PyPI, `millrace` is another product, whose files have the names of ours: whichever is installed last wins."""
+    try:
+        files = distribution("millrace").files or []
+    except PackageNotFoundError:
+        return []
+    if not any(str(file) == "millrace/__init__.py" for file in files):
+        return []  # a checkout under the name it had before: it only points to the sources
+    found = f"the distribution 'millrace' {version('millrace')} is another product and takes the same name for its import"
+    advice = "pip uninstall millrace && pip install --force-reinstall --no-deps millrace-spark"
+    return [Finding("millrace", "fail", found, advice)]
 
 
 def release(text: str) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -180,4 +180,4 @@ def _versions_table(versions: Sequence[TableVersion], current: TableVersion) -> 
 def _moment(effective_at_us: int) -> str:
     if effective_at_us == 0:
         return "the beginning"
-    return datetime.fromtimestamp(effective_at_us / 1e6, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(effective_at_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

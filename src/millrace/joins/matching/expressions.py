@@ -116,7 +116,7 @@ class SqlMatcher(_ExpressionMatcher):
         try:
             import duckdb
         except ModuleNotFoundError as missing:
-            raise ParameterError("mr.expr with SQL text needs DuckDB: pip install 'millrace[conditions]'") from missing
+            raise ParameterError("mr.expr with SQL text needs DuckDB: pip install 'millrace-spark[conditions]'") from missing
         config: dict[str, Any] = {"memory_limit": f"{SQL_BYTES >> 20}MiB", "threads": 1, "enable_external_access": False}
         self._database = duckdb.connect(":memory:", config=config)
         self._query = f"SELECT {_SLOT}, {_ROW} FROM stream JOIN master ON ({self._expression}\n)"

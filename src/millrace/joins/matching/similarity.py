@@ -163,6 +163,6 @@ def _scorer(method: str) -> Any:
     try:
         from rapidfuzz.distance import Indel, JaroWinkler, Levenshtein
     except ModuleNotFoundError as missing:
-        raise ParameterError("mr.similar needs RapidFuzz: pip install 'millrace[conditions]'") from missing
+        raise ParameterError("mr.similar needs RapidFuzz: pip install 'millrace-spark[conditions]'") from missing
     homes = {"levenshtein": Levenshtein, "indel": Indel, "jaro_winkler": JaroWinkler}
     return homes[method].normalized_similarity
