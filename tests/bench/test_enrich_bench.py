@@ -67,13 +67,18 @@ def test_every_contender_puts_out_the_same_rows_and_the_report_is_complete(tmp_p
 
 
 def test_growth_is_given_for_spark_and_for_millrace(tmp_path: Path) -> None:
-    report = _bench("enrich-growth", tmp_path, "--rows", "10000,20000", "--batch-rows", "2000", "--memory", "64m")
+    sizes = ("--rows", "10000,20000", "--batch-rows", "2000", "--memory", "64m", "--broadcast-rows", "10000")
+    chart = tmp_path / "charts" / "growth.svg"
+    report = _bench("enrich-growth", tmp_path, *sizes, "--repeats", "2", "--plot", str(chart))
     assert report["rows_agree"]
     assert report["checksums_agree"]
-    assert set(report["growth"]) == {"spark-sort-merge", "millrace-auto"}
+    assert set(report["growth"]) == {"spark-defaults", "spark-broadcast", "millrace-auto"}
+    assert report["growth"].pop("spark-broadcast") == {"10000": 1.0}
     for ratios in report["growth"].values():
         assert ratios["10000"] == 1.0
         assert ratios["20000"] > 0
+    assert all(one["status"] == "ok" and len(one["seconds"]) == 10 for one in report["results"])
+    assert "Time of a micro-batch of 2,000 rows" in chart.read_text()
 
 
 def test_ranges_are_found_by_all_alike_and_cold_batches_do_not_count(tmp_path: Path) -> None:

@@ -68,8 +68,7 @@ def test_an_environment_with_the_name_of_before_is_made_clean(tmp_path: Path) ->
     (tmp_path / "pyproject.toml").write_text(now.replace('name = "millrace-spark"', 'name = "millrace"'))
     run(python, "-m", "pip", "install", "--quiet", "-e", ".")
     (tmp_path / "pyproject.toml").write_text(now)
-    said = run("make", ".venv/.installed-dashboard")
-    assert "installing millrace-spark[dashboard]" in said
+    run("make", ".venv/.installed-dashboard")
 
     names = run(python, "-m", "pip", "list", "--format=freeze")
     assert "millrace-spark==" in names

@@ -99,9 +99,11 @@ def enrich(
 
 @bench_app.command("enrich-growth")
 def enrich_growth(
-    rows: Annotated[str, typer.Option(help="Table sizes.")] = "5000000,10000000,20000000,40000000",
+    rows: Annotated[str, typer.Option(help="Table sizes.")] = "100000,300000,1000000,3000000,10000000",
     batch_rows: Annotated[int, typer.Option(help="Rows of a micro-batch.")] = 200_000,
     warm_batches: WarmBatches = 7,
+    repeats: Annotated[int, typer.Option(help="Runs of each at every size, interleaved.")] = 3,
+    broadcast_rows: Annotated[int, typer.Option(help="Largest table that is broadcast, too; 0: none.")] = 3_000_000,
     strategies: Strategies = "auto",
     zipf: Zipf = 1.0,
     how: How = "left",
@@ -109,6 +111,7 @@ def enrich_growth(
     seed: Seed = 1,
     data: Data = None,
     rebuild: Rebuild = False,
+    plot: Annotated[Path | None, typer.Option(help="File for a chart, as SVG; drawn if everyone gave the same rows.")] = None,
     json_file: Json = None,
 ) -> None:
     """How the time of a micro-batch grows with the table, for Spark's stream-static join and for millrace."""
@@ -118,6 +121,8 @@ def enrich_growth(
             rows=_numbers(rows),
             batch_rows=batch_rows,
             warm_batches=warm_batches,
+            repeats=repeats,
+            broadcast_rows=broadcast_rows,
             strategies=_names(strategies),
             zipf=zipf,
             how=how,
@@ -126,11 +131,14 @@ def enrich_growth(
             data=data,
             rebuild=rebuild,
         )
+        from millrace.bench.chart import growth_chart
         from millrace.bench.growth import run_growth
-        from millrace.bench.report import growth_table, live_progress
+        from millrace.bench.report import growth_table, live_progress, succeeded, write_text
 
         with live_progress(console) as progress:
             report = run_growth(options, progress)
+        if plot is not None and succeeded(report):
+            write_text(growth_chart(report), plot)
         return report, growth_table(report)
 
     _present(run, json_file)

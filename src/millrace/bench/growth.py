@@ -1,43 +1,42 @@
 """`millrace bench enrich-growth`: the same batch size against ever larger tables, all in the page cache.
 
 A stream-static join reads the whole table in every micro-batch, so its time grows with the table; a look-up of the rows
-that are wanted should hardly notice.
+that are wanted should hardly notice. Repeats go over all sizes and contenders in turn: what disturbs the machine for a while
+then disturbs everyone.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from millrace.bench.contenders import IdentityMap, Workload, contenders
-from millrace.bench.data import ROW_BYTES, master_files, stream_files
-from millrace.bench.measure import Progress, folders, measure
+from millrace.bench.data import ROW_BYTES, StreamFiles, master_files, stream_files
+from millrace.bench.measure import Folders, Progress, folders, measure
 from millrace.bench.microbatch import CLOCK
-from millrace.bench.options import COLD_BATCHES, GrowthOptions
-from millrace.bench.results import FLOOR, OK, Result, checksums_agree, compared, rows_agree
+from millrace.bench.options import COLD_BATCHES, EnrichOptions, GrowthOptions
+from millrace.bench.results import FLOOR, OK, Result, checksums_agree, compared, merged, rows_agree
 from millrace.bench.session import describe_machine, spark_session
 
 
 def run_growth(options: GrowthOptions, progress: Progress | None = None) -> dict[str, Any]:
     """Run the benchmark; the returned values are plain, ready for JSON."""
     progress = progress or Progress()
-    by_rows: dict[int, list[Result]] = {}
+    found: dict[int, list[Result]] = {rows: [] for rows in options.rows}
     with (
         folders(options.data, options.rebuild) as where,
         spark_session(options.driver_memory, where.scratch) as spark,
     ):
         about = describe_machine(spark, options.driver_memory)
-        for rows in options.rows:
-            chosen = options.at(rows)
-            work = Workload(spark, chosen, master_files(chosen, where.data, progress.say), where.data, progress.say)
-            streams = [stream_files(chosen, options.batch_rows, where.data, progress.say)]
-            if not by_rows:
-                progress.say("warming the JVM up")
-                measure(IdentityMap(FLOOR), work, streams, where.scratch, Progress())
-            by_rows[rows] = [
-                result
-                for contender in contenders(chosen)
-                for result in measure(contender, work, streams, where.scratch, progress)
-            ]
+        works = [_workload(spark, options.at(rows), where, progress) for rows in options.rows]
+        progress.say("warming the JVM up")
+        measure(IdentityMap(FLOOR), *works[0], where.scratch, Progress())
+        for work, streams in works * options.repeats:
+            progress.say(f"a table of {work.options.rows:,} rows")
+            for contender in contenders(work.options):
+                found[work.options.rows] += measure(contender, work, streams, where.scratch, progress)
+    by_rows = {rows: merged(results) for rows, results in found.items()}
     return {
         "benchmark": "enrich-growth",
         "clock": CLOCK,
@@ -51,6 +50,13 @@ def run_growth(options: GrowthOptions, progress: Progress | None = None) -> dict
         "results": [{"rows": rows, **plain} for rows, results in by_rows.items() for plain in compared(results)],
         "growth": growth(by_rows),
     }
+
+
+def _workload(
+    spark: SparkSession, chosen: EnrichOptions, where: Folders, progress: Progress
+) -> tuple[Workload, list[StreamFiles]]:
+    streams = [stream_files(chosen, size, where.data, progress.say) for size in chosen.batch_rows]
+    return Workload(spark, chosen, master_files(chosen, where.data, progress.say), where.data, progress.say), streams
 
 
 def growth(by_rows: dict[int, list[Result]]) -> dict[str, dict[str, float]]:

@@ -114,12 +114,17 @@ class EnrichOptions:
 
 @dataclass(frozen=True)
 class GrowthOptions:
-    """Options of `bench enrich-growth`: the same stream against ever larger tables, all in the page cache."""
+    """Options of `bench enrich-growth`: the same stream against ever larger tables, all in the page cache.
 
-    rows: tuple[int, ...] = (5_000_000, 10_000_000, 20_000_000, 40_000_000)
+    Tables of more than `broadcast_rows` are not broadcast: all contenders share a driver, which it must fit.
+    """
+
+    rows: tuple[int, ...] = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
     batch_rows: int = 200_000
     warm_batches: int = 7
-    contenders: tuple[str, ...] = ("spark-sort-merge", "millrace")
+    repeats: int = 3
+    broadcast_rows: int = 3_000_000
+    contenders: tuple[str, ...] = ("spark-defaults", "spark-broadcast", "millrace")
     strategies: tuple[str, ...] = ("auto",)
     zipf: float = 1.0
     how: str = "left"
@@ -136,8 +141,11 @@ class GrowthOptions:
 
     def at(self, rows: int) -> EnrichOptions:
         """The options of one table size."""
-        shared = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("rows", "batch_rows")}
-        return EnrichOptions(rows=rows, batch_rows=(self.batch_rows,), **shared)
+        own = ("rows", "batch_rows", "broadcast_rows", "contenders")
+        shared = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in own}
+        left_out = ("spark-broadcast",) if rows > self.broadcast_rows else ()
+        chosen = tuple(name for name in self.contenders if name not in left_out)
+        return EnrichOptions(rows=rows, batch_rows=(self.batch_rows,), contenders=chosen, **shared)
 
     def to_json(self) -> dict[str, Any]:
         plain = asdict(self)

@@ -33,8 +33,12 @@ def live_progress(console: Console) -> Iterator[Progress]:
 
 
 def write_json(report: dict[str, Any], path: Path) -> None:
+    write_text(json.dumps(report, indent=2) + "\n", path)
+
+
+def write_text(text: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=2) + "\n")
+    path.write_text(text)
 
 
 def print_whole(what: RenderableType, console: Console) -> None:
