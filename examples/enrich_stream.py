@@ -1,14 +1,24 @@
-"""Enrich a stream of sales from a table of products: the quick start of the README, as a program."""
+"""Enrich a stream of sales on the way into a warehouse: a surrogate key for the product id, the supplier and the total.
 
-import os
-import sys
++-------+-------------+-----------+--------+-----+
+|sale_id|surrogate_key|supplier_id|quantity|total|
++-------+-------------+-----------+--------+-----+
+|     10|         A-17|        700|       3|  7.5|
+|     11|         C-88|        700|       8|  6.0|
+|     12|         NULL|       NULL|       1| NULL|
+|     13|         NULL|       NULL|       2| NULL|
+|     14|         A-17|        700|       1|  2.5|
++-------+-------------+-----------+--------+-----+
+
+5 in, 3 joined, 1 unknown, 1 without a key
+"""
+
 import tempfile
 
 from pyspark.sql import SparkSession
 
 import millrace as mr
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers need a Python that has millrace
 spark = SparkSession.builder.master("local[*]").getOrCreate()
 folder = tempfile.mkdtemp(prefix="millrace-quickstart-")
 

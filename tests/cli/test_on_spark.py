@@ -1,12 +1,13 @@
-"""The commands on a real Spark session, which they share, and the example of the README."""
+"""The commands on a real Spark session, which they share, and the examples."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
-import re
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,16 +117,14 @@ def test_doctor_as_json_lists_every_check(spark: SparkSession, tmp_path: Path) -
     assert all(finding["advice"] for finding in report["findings"] if finding["status"] != "ok")
 
 
-def test_the_code_of_the_readme_runs_and_prints_what_the_readme_shows(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_prints_what_it_says(
+    example: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    readme = (ROOT / "README.md").read_text()
-    code = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[0]
-    assert (ROOT / "examples" / "enrich_stream.py").read_text().endswith(code)
+    code = example.read_text()
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
-    table, _, counts = printed.getvalue().rstrip().rpartition("\n\n")
-    assert table in readme
-    assert counts == "5 in, 3 joined, 1 unknown, 1 without a key"
+        exec(compile(code, str(example), "exec"), {"__name__": "__main__"})
+    said = (ast.get_docstring(ast.parse(code)) or "").partition("\n\n")[2]
+    assert textwrap.dedent(said).strip() == printed.getvalue().strip()

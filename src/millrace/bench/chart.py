@@ -13,10 +13,9 @@ from math import ceil, floor, log10
 from typing import Any
 
 WIDTH, HEIGHT = 760, 400
-LEFT, RIGHT, TOP, BOTTOM = 64, 206, 58, 52
+LEFT, RIGHT, TOP, BOTTOM = 64, 216, 58, 52
 TITLES = {
     "spark-defaults": ("Spark's stream-static join", "#d9480f"),
-    "spark-sort-merge": ("Spark's sort-merge join", "#d9480f"),
     "spark-broadcast": ("the same, broadcast hint", "#f08c00"),
     "millrace-auto": ("millrace", "#0b7285"),
 }
