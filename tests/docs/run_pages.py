@@ -92,6 +92,7 @@ def main(root: Path) -> None:
     made["guide"] = {name: rows(guide[name]) for name in shown} | {"report": [[str(guide["report"].rows_in)]]}
     raw = {"raw": sales.selectExpr(*KAFKA), "spark": spark, "__name__": "__main__"}
     made["production"] = {"messages": rows(run(root / "docs" / "production.md", raw)["messages"])}
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # until the listener of the page has heard of the batch
     Path("rows.json").write_text(json.dumps(made))
     spark.stop()
 

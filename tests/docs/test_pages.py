@@ -44,6 +44,7 @@ def test_the_code_of_the_pages_runs_and_gives_what_they_show(tmp_path: Path) -> 
     assert guide["report"] == [["3"]]
     assert [key for key, _ in made["production"]["messages"]] == ["10", "11", "12"]
     assert json.loads(made["production"]["messages"][0][1])["price"] == 2.5
+    assert re.search(r"batch 0: 33 % of the keys are not in products", done.stderr)  # said by the listener
 
 
 def test_only_kafka_is_left_out() -> None:
