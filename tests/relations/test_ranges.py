@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.joins.examples import joined
 
 import millrace as mr
+from millrace.catalog import make_join
+from millrace.core.budget import Budget
 from millrace.core.conditions import CLOSED, Between
+from millrace.core.protocols import JoinSpec
+from millrace.relations import ranges as ranges_module
 from millrace.relations.build import build_table
 from millrace.relations.folder import read_versions
 from millrace.relations.ranges import RangesInPlace, serves
@@ -30,7 +37,7 @@ def table(bounds: list[tuple[int, int | None]]) -> pa.Table:
     return pa.table({"low": lows, "high": highs, "name": names, "parts": [[i] for i in range(len(bounds))]})
 
 
-def holds(value: int | None, low: int, high: int | None, condition: Between) -> bool:
+def holds(value: Any, low: Any, high: Any, condition: Between) -> bool:
     if value is None or (high is None and not condition.open_ended):
         return False
     above = low <= value if condition.closed in ("both", "left") else low < value
@@ -72,6 +79,103 @@ def test_values_are_found_where_a_look_at_every_range_finds_them(
     assert answer.counts.null_keys == 1
     assert answer.counts.condition_false == len(values) - 1 - int(answer.found.sum())
     assert ranges.reversed_ranges == sum(high is not None and high < low for low, high in bounds)
+
+
+DAY, NOON = dt.date(2024, 1, 1), dt.datetime(2024, 1, 1, 12)
+KINDS: list[tuple[pa.DataType, pa.DataType, Callable[[int], Any]]] = [
+    (pa.int64(), pa.int32(), lambda n: n),
+    (pa.int32(), pa.int16(), lambda n: n),
+    (pa.date32(), pa.date32(), lambda n: DAY + dt.timedelta(days=n)),
+    (pa.timestamp("us"), pa.timestamp("us"), lambda n: NOON + dt.timedelta(seconds=n)),
+    (pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC"), lambda n: (NOON + dt.timedelta(seconds=n)).astimezone()),
+    (pa.decimal128(9, 2), pa.decimal128(12, 2), lambda n: Decimal(n).scaleb(-2)),
+    (pa.float64(), pa.float32(), lambda n: n / 4),
+]
+BOUNDS = st.tuples(st.integers(0, 14), st.none() | st.integers(-1, 15))
+
+
+def _in_place(relation: StoredRelation, condition: Between, values: pa.Array) -> list[list[int]]:
+    answer = RangesInPlace(relation, ("row",), condition, values.type).look_up([values])
+    return [[] if row is None else [row] for row in answer.columns[0].to_pylist()]
+
+
+def _scanned(relation: StoredRelation, condition: Between, values: pa.Array) -> list[list[int]]:
+    """Rows of each value, by a join that reads every page."""
+    stream = pa.record_batch([values, pa.array(range(len(values)))], ["x", "event"])
+    spec = JoinSpec(stream.schema, (), "inner", ("event",), ("row",), condition)
+    found: list[list[int]] = [[] for _ in range(len(values))]
+    for step in joined(make_join("rmeshjoin", relation, spec, Budget("1m")), [stream]):
+        for pair in step.output.to_pylist():
+            found[pair["event"]].append(pair["row"])
+    return [sorted(rows) for rows in found]
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    bounds=st.lists(BOUNDS, max_size=9),
+    apart=st.booleans(),
+    closed=st.sampled_from(CLOSED),
+    open_ended=st.booleans(),
+    chunk=st.sampled_from([1, 2, 3, 1 << 16]),
+)
+@example(KINDS[0], [(0, 0), (1, 1), (2, 1), (2, 5)], False, "both", False, 3)  # one beginning, on both sides of a chunk's end
+@example(KINDS[0], [(0, 0), (1, 1), (2, 5), (2, None)], False, "both", False, 3)
+@example(KINDS[0], [(0, 0), (1, 1), (2, 2), (2, 5)], False, "left", True, 3)
+@example(KINDS[0], [(0, 0), (1, 1), (2, None), (5, 5)], False, "left", True, 3)
+def test_looked_up_or_scanned_every_value_is_found_in_all_ranges_that_hold_it(
+    tmp_path_factory: pytest.TempPathFactory, kind: Any, bounds: list[Any], apart: bool, closed: Any, open_ended: bool,
+    chunk: int,
+) -> None:  # fmt: skip
+    """Any ranges: with equal beginnings, the wrong way round, empty, without an end; looked at a few at a time."""
+    if apart:  # of those with the same beginning one, and none longer than to the next beginning
+        lows = sorted({low for low, _ in bounds})
+        highs = dict(bounds)
+        ends = [*[low - int(closed == "both") for low in lows[1:]], 15]
+        bounds = [
+            (low, end if highs[low] is None and low != lows[-1] else min(highs[low], end) if highs[low] is not None else None)
+            for low, end in zip(lows, ends, strict=False)
+        ]
+    low_type, high_type, value = kind
+    rows = pa.table({
+        "low": pa.array([value(low) for low, _ in bounds], low_type),
+        "high": pa.array([None if high is None else value(high) for _, high in bounds], high_type),
+        "row": pa.array(range(len(bounds)), pa.int64()),
+    })  # fmt: skip
+    condition = mr.between("x", "low", "high", closed=closed, open_ended=open_ended)
+    numbers = [None, *range(-2, 17)]
+    values = pa.array([None if n is None else value(n) for n in numbers], low_type)
+    wanted = [[row for row, (low, high) in enumerate(bounds) if holds(n, low, high, condition)] for n in numbers]
+    relation = opened(tmp_path_factory.mktemp("ranges"), rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges_module, "_CHUNK_ROWS", chunk)
+        looked_up = serves(relation, condition, low_type)
+        assert not looked_up or _in_place(relation, condition, values) == wanted
+    assert looked_up or not apart or pa.types.is_floating(low_type)
+    assert _scanned(relation, condition, values) == wanted
+    relation.close()
+
+
+def test_equal_beginnings_are_seen_across_chunks_of_rows(tmp_path: Path) -> None:
+    """65,535 ranges, one that is the wrong way round, and one that begins there too."""
+    last = (1 << 16) - 1
+    relation = opened(tmp_path, table([*((low, low) for low in range(last)), (last, last - 5), (last, last + 5)]))
+    assert not serves(relation, mr.between("x", "low", "high"), pa.int64())
+
+
+def test_an_endless_range_is_not_looked_up_beside_one_at_the_end_of_all_numbers(tmp_path: Path) -> None:
+    most = 2**63 - 1
+    rows = pa.table({"low": pa.array([5, most]), "high": pa.array([None, None], pa.int64()), "name": ["a", "b"]})
+    relation = opened(tmp_path, rows)
+    assert not serves(relation, mr.between("x", "low", "high", closed="left", open_ended=True), pa.int64())
+
+
+def test_tables_in_the_order_of_use_and_ranges_of_one_column_are_scanned(tmp_path: Path) -> None:
+    rows = table([(10 * i, 10 * i + 5) for i in range(50)])
+    counts = pa.table({"low": rows["low"], "count": pa.array(range(50, 0, -1))})  # the order of use is that of the keys
+    build_table(tmp_path / "used", rows, "low", layout="frequency", counts=counts, page_bytes=4096)
+    by_use = StoredRelation(tmp_path / "used", read_versions(tmp_path / "used")[-1], "mmap")
+    assert not serves(by_use, mr.between("x", "low", "high"), pa.int64())
+    assert not serves(opened(tmp_path / "own", rows), mr.between("x", "low", "low"), pa.int64())
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from millrace.core.compiled import kernel
 from millrace.core.conditions import Between
 from millrace.core.errors import SchemaError
 from millrace.core.memoryaccess import load8, load32, load64
-from millrace.core.ordered import LEAST, MOST, common_type, ordered_codes
+from millrace.core.ordered import LEAST, common_type, ordered_codes
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.inplace import Answer
 from millrace.relations.records import AHEAD, copy_records
@@ -36,7 +36,9 @@ _apart: WeakKeyDictionary[StoredRelation, dict[tuple[Any, ...], tuple[bool, int]
 def serves(relation: StoredRelation, condition: Between, value: pa.DataType) -> bool:
     """Whether values of this type can be looked up by this condition: the table is sorted by the beginning of its ranges, its
     codes sort as the values do, and no range overlaps the next."""
-    if condition.on or relation.key != (condition.low,) or not relation.resident or not relation.codec.ordered:
+    if condition.on or relation.key != (condition.low,) or condition.low == condition.high:
+        return False
+    if not relation.resident or not relation.codec.ordered or relation.disk_index is not None:
         return False
     fields = [pa.field("value", value), *(relation.schema.field(name) for name in (condition.low, condition.high))]
     try:
@@ -62,22 +64,39 @@ def _check(relation: StoredRelation, condition: Between, common: pa.DataType) ->
         return True, 0
     relation.touch(np.arange(relation.pages))
     run = relation.whole()
-    before, is_open, reversed_ranges = LEAST, False, 0
-    touching = condition.closed in ("left", "right", "neither")
+    bounds = (condition.low, condition.high)
+    before, reversed_ranges = _NO_RANGE, 0
     for start in range(0, run.rows, _CHUNK_ROWS):
-        batch = run.take(np.arange(start, min(start + _CHUNK_ROWS, run.rows)), (condition.low, condition.high))
+        batch = run.take(np.arange(start, min(start + _CHUNK_ROWS, run.rows)), bounds)
         lows, _ = ordered_codes(batch.column(0), common)
         highs, ends = ordered_codes(batch.column(1), common)
         reversed_ranges += int(np.count_nonzero(ends & (highs < lows)))
-        last = np.where(ends, highs, MOST if condition.open_ended else LEAST)
-        last = np.concatenate(([before], last))
-        overlap = (last[:-1] > lows) | ((last[:-1] == lows) & (not touching))
-        if start == 0:
-            overlap[0] = False
-        if overlap.any() or is_open or (np.diff(lows) == 0).any():
+        chunk = _Ranges(lows, np.where(ends, highs, LEAST), ~ends & condition.open_ended)
+        if not _apart_in(before, chunk, touching=condition.closed != "both"):
             return False, reversed_ranges
-        before, is_open = int(last[-1]), bool(last[-1] == MOST and condition.open_ended)
+        before = _Ranges(*(part[-1:] for part in chunk))
     return True, reversed_ranges
+
+
+class _Ranges(NamedTuple):
+    """Ranges in the order of their beginnings."""
+
+    lows: Int64Array
+    highs: Int64Array  # LEAST where a range holds nothing, and anything where it has no end
+    endless: npt.NDArray[np.bool_]
+
+
+_NO_RANGE = _Ranges(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+
+
+def _apart_in(before: _Ranges, chunk: _Ranges, *, touching: bool) -> bool:
+    """Whether each range ends before the next begins (or there, if they may touch), and no two begin at one place; `before` is
+    the last range before this chunk. Ranges further back need no look: none reaches behind the beginning of its next."""
+    lows, highs, endless = (np.concatenate(pair) for pair in zip(before, chunk, strict=True))
+    overlap = endless[:-1] | (highs[:-1] > lows[1:]) | (lows[:-1] >= lows[1:])
+    if not touching:
+        overlap |= highs[:-1] == lows[1:]
+    return not overlap.any()
 
 
 class End(NamedTuple):
