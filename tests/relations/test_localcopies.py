@@ -42,7 +42,7 @@ def _all_rows(relation: StoredRelation) -> pa.Table:
 
 
 def _kept(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != ".room")
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith((".room", ".used")))
 
 
 def _bytes(folder: Path) -> int:
@@ -244,6 +244,34 @@ def test_pages_of_a_copy_are_checked_though_those_of_the_shard_were(table: Path,
     first.close(), second.close()
 
 
+@pytest.mark.parametrize("mode", READ_MODES)
+def test_a_copy_that_changed_is_told_and_one_that_others_use_has_not(
+    frequency_table: Path, tmp_path: Path, mode: ReadMode
+) -> None:
+    relation = _open(frequency_table, mode, LocalCopies(tmp_path))
+    assert (_located(relation), _all_rows(relation).num_rows) == (6000, 6000)
+    for _ in range(2):
+        other = _open(frequency_table, mode, LocalCopies(tmp_path))
+        assert (_located(other), _all_rows(other).num_rows) == (6000, 6000)
+        assert relation.changed() is None
+        other.close()
+        assert relation.changed() is None
+    for name in _kept(tmp_path):
+        before = (tmp_path / name).stat()
+        with open(tmp_path / name, "r+b") as copy:
+            copy.write(b"\xff\xfe\xfd")
+        os.utime(tmp_path / name, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert relation.changed() == tmp_path / name
+        relation.close()
+        relation = _open(frequency_table, mode, LocalCopies(tmp_path))
+        with pytest.raises(DamagedTableError, match=f" 0 of {tmp_path / name} is damaged.*the next task makes another"):
+            _located(relation), _all_rows(relation)
+        relation.close()
+        relation = _open(frequency_table, mode, LocalCopies(tmp_path))
+        assert (_located(relation), _all_rows(relation).num_rows) == (6000, 6000)
+    relation.close()
+
+
 def test_a_table_built_anew_under_the_same_names_is_copied_anew(tmp_path: Path) -> None:
     for value in ("first", "second"):
         folder = tmp_path / value
@@ -263,7 +291,7 @@ def test_what_was_used_longest_ago_makes_room_and_the_limit_is_kept(tmp_path: Pa
         made = _get(copies, name)
         assert made is not None
         made.close()
-        os.utime(made.path, (number, number))  # an order that no clock can blur
+        os.utime(f"{made.path}.used", (number, number))  # an order that no clock can blur
     again = _get(copies, "a")  # used now, so b is the oldest
     assert again is not None
     assert not again.made
@@ -274,6 +302,7 @@ def test_what_was_used_longest_ago_makes_room_and_the_limit_is_kept(tmp_path: Pa
         made.close()
         assert _kept(tmp_path) == [f"{one}.pages" for one in left]
         assert _bytes(tmp_path) <= 3 * SIZE
+        assert {path.name for path in tmp_path.glob("*.used")} == {f"{one}.pages.used" for one in left}
     large = _get(copies, "f", 2 * SIZE)
     assert large is not None
     assert _bytes(tmp_path) <= 3 * SIZE

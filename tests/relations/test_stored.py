@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +60,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _copy(table: Path, target: Path) -> Path:
-    import shutil
-
     shutil.copytree(table, target)
     return target
 
@@ -203,13 +203,66 @@ def test_a_shard_that_was_cut_or_grew_or_vanished_is_named_at_once(table: Path, 
 
 
 @pytest.mark.parametrize("mode", ["direct", "buffered"])
-def test_a_shard_that_is_cut_while_it_is_read_is_an_error(table: Path, tmp_path: Path, mode: ReadMode) -> None:
+@pytest.mark.parametrize("left", [ALIGNMENT, ALIGNMENT + 100, -100])
+def test_a_shard_that_is_cut_while_it_is_read_is_an_error(table: Path, tmp_path: Path, mode: ReadMode, left: int) -> None:
     folder = _copy(table, tmp_path / "t")
     relation = _open(folder, mode)
     for shard in relation.version.shards:
-        os.truncate(folder / "v000001" / shard.file, ALIGNMENT)
-    with pytest.raises(DamagedTableError):
+        os.truncate(folder / "v000001" / shard.file, left if left > 0 else shard.bytes + left)
+    inside = relation.version.shards[-1].pages - 1
+    with pytest.raises(DamagedTableError, match=rf"{shard.file} was cut: it ends before page {inside} does"):
         relation.read(relation.pages - 1, 1)
+
+
+def _overwrite(file: Path) -> None:
+    """Other bytes, the old time."""
+    before = file.stat()
+    _flip(file, before.st_size // 2)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def _cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def _replace(file: Path) -> None:
+    other = file.with_name("other")
+    other.write_bytes(file.read_bytes())
+    os.rename(other, file)
+
+
+@pytest.mark.parametrize("mode", READ_MODES)
+@pytest.mark.parametrize("change", [_overwrite, _cut, _replace, Path.unlink])
+def test_a_file_that_changed_after_it_was_opened_is_told(
+    tmp_path: Path, mode: ReadMode, change: Callable[[Path], object]
+) -> None:
+    rows = _rows()
+    counts = pa.table({"id": pa.array(range(COUNT), pa.int64()), "wanted": pa.array(range(COUNT), pa.int64())})
+    build_table(tmp_path, rows, "id", page_bytes=4096, shards=3, layout="frequency", counts=counts)
+    names = {path.name for path in (tmp_path / "v000001").iterdir()}
+    assert {"index.arrow", "keys.arrow", "keys.index"} <= names
+    for name in sorted(name for name in names if name.endswith((".pages", ".arrow", ".index"))):
+        folder = _copy(tmp_path / "v000001", tmp_path / "copy" / "v000001").parent
+        (folder / "manifest.json").write_bytes((tmp_path / "manifest.json").read_bytes())
+        relation = _open(folder, mode)
+        relation.read(0, relation.pages)
+        relation.locate(np.arange(COUNT))
+        assert relation.changed() is None
+        change(folder / "v000001" / name)
+        assert relation.changed() == folder / "v000001" / name
+        relation.close()
+        shutil.rmtree(folder)
+
+
+def test_files_are_closed_when_one_of_them_can_not_be_opened(table: Path, tmp_path: Path) -> None:
+    folder = _copy(table, tmp_path / "t")
+    *_, last = sorted((folder / "v000001").glob("shard-*"))
+    _cut(last)
+    with pytest.raises(DamagedTableError, match=f"{last.name} has "):
+        _open(folder, "mmap")
+    opened = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
+    assert [path for path in opened if path.startswith(f"{folder}/") and "shard-" in path] == []
 
 
 def test_no_damaged_byte_of_the_index_goes_unnoticed(table: Path, tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from millrace.core.errors import DamagedTableError, TableError
 
@@ -14,33 +15,73 @@ READ_MODES: tuple[ReadMode, ...] = ("direct", "buffered", "mmap")
 _MOST_VIEWS = 512  # of one read: less than any system's limit
 
 
+class Stamp(NamedTuple):
+    """What tells that a file is no longer the one it was, or has been written to. Nobody can set the last of these back."""
+
+    device: int
+    inode: int
+    bytes: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, file: Path | str | int) -> Stamp | None:
+        """The stamp of a path or an open file; None where it can't be had, as of a file that is gone."""
+        try:
+            stat = os.stat(file)
+        except OSError:
+            return None
+        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
 def open_file(path: Path, size: int, mode: ReadMode) -> int:
     """A descriptor of a file that must have `size` bytes."""
     try:
-        actual = path.stat().st_size
+        descriptor = os.open(path, os.O_RDONLY | (os.O_DIRECT if mode == "direct" else 0))
     except FileNotFoundError:
         raise TableError(f"{path} is missing: the table is incomplete; restore the file or build the table again") from None
+    except OSError as refused:
+        if mode != "direct" or isinstance(refused, PermissionError):
+            raise
+        raise TableError(f"{path}: the file system has no direct reads ({refused}); use read='buffered'") from None
+    try:
+        _check_size(descriptor, path, size)
+    except DamagedTableError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def map_file(descriptor: int, path: Path, size: int) -> mmap.mmap:
+    """An open file in memory, to be read here and there. The system kills whoever looks behind the end of a file that was cut,
+    so its size is looked at once more."""
+    _check_size(descriptor, path, size)
+    mapped = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+    mapped.madvise(mmap.MADV_RANDOM)
+    return mapped
+
+
+def _check_size(descriptor: int, path: Path, size: int) -> None:
+    actual = os.fstat(descriptor).st_size
     if actual != size:
         raise DamagedTableError(
             f"{path} has {actual} bytes and should have {size}: it was cut or changed; restore it or build the table again"
         )
-    flags = os.O_RDONLY
-    if mode == "direct":
-        try:
-            return os.open(path, flags | os.O_DIRECT)
-        except OSError as refused:
-            raise TableError(f"{path}: the file system has no direct reads ({refused}); use read='buffered'") from None
-    return os.open(path, flags)
 
 
-def read_into(descriptor: int, offset: int, views: Sequence[memoryview], what: str) -> None:
-    """Fill the views, one after the other, from this place on; `what` says in an error where the file ends."""
+def read_into(descriptor: int, offset: int, views: Sequence[memoryview], path: Path, what: str) -> None:
+    """Fill the views, one after the other, from this place on; `what`, such as page 3, is what begins there."""
     for start in range(0, len(views), _MOST_VIEWS):
         left = list(views[start : start + _MOST_VIEWS])
         while left:
-            count = os.preadv(descriptor, left, offset)
+            try:
+                count = os.preadv(descriptor, left, offset)
+            except OSError as failed:
+                if os.fstat(descriptor).st_size > offset:
+                    raise TableError(f"{path} can't be read from {what} on ({failed}): check its disk") from failed
+                count = 0  # a direct read can't begin where a file ends
             if count == 0:
-                raise DamagedTableError(f"{what}; restore it or build the table again")
+                raise DamagedTableError(f"{path} was cut: it ends before {what} does; restore it or build the table again")
             offset += count
             while left and count >= len(left[0]):
                 count -= len(left.pop(0))

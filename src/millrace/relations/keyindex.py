@@ -30,7 +30,7 @@ from millrace.core.errors import DamagedTableError, TableError
 from millrace.core.protocols import PageRuns
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations import blocks
-from millrace.relations.files import LargeWrites, ReadMode, open_file, read_into
+from millrace.relations.files import LargeWrites, ReadMode, Stamp, map_file, open_file, read_into
 from millrace.relations.frequency import KeyEntries, read_keys
 from millrace.relations.localcopies import LocalCopies, LocalCopy
 from millrace.relations.shard import checksum
@@ -193,9 +193,12 @@ class StoredKeyIndex:
         self._local = local
         self._copy: LocalCopy | None = None
         self.remote = False  # it is used where the table is, since there was no room for a copy
-        self.firsts, self.sizes, self._checksums = _load_top(folder / TOP_FILE, info)
+        self._top_path = folder / TOP_FILE
+        self._top_stamp = Stamp.of(self._top_path)  # before it is read: what changes later shows
+        self.firsts, self.sizes, self._checksums = _load_top(self._top_path, info)
         self.firsts = self.firsts[: info.blocks]
         self._file = open_file(self.path, info.bytes, mode)
+        self._stamp = Stamp.of(self._file)
         self.read_blocks = min(_READ_BLOCKS, max(1, info.blocks + info.hot_blocks))
         self.least_bytes = 8 * info.blocks + (0 if self.resident else self.read_blocks * BLOCK_BYTES)
         self.hot_key_bytes = -(-info.key_bytes * 4 // 3)  # three of four places of the hash table are taken
@@ -211,6 +214,12 @@ class StoredKeyIndex:
         if self._copy is not None:
             self._copy.close()
         self._map = self._plain = self._copy = None
+
+    def changed(self) -> Path | None:
+        """A file of the index that is not what it was when it was opened."""
+        if Stamp.of(self._top_path) != self._top_stamp:
+            return self._top_path
+        return self.path if Stamp.of(self.path) != self._stamp else None
 
     def lookup(self, budget: Budget, hot_keys: int) -> StoredLookup:
         if self._copy is None and not self.remote:
@@ -229,7 +238,7 @@ class StoredKeyIndex:
             return
         shared, self._file = self._file, open_file(copy.path, self.info.bytes, self.mode)
         os.close(shared)
-        self._copy, self.path, self.remote = copy, copy.path, False
+        self._copy, self.path, self.remote, self._stamp = copy, copy.path, False, Stamp.of(self._file)
         self.copied_bytes += self.info.bytes if copy.made else 0
         self._map_file()
 
@@ -245,8 +254,7 @@ class StoredKeyIndex:
 
     def _map_file(self) -> None:
         if self.resident and self.info.bytes:
-            self._map = mmap.mmap(self._file, self.info.bytes, prot=mmap.PROT_READ)
-            self._map.madvise(mmap.MADV_RANDOM)
+            self._map = map_file(self._file, self.path, self.info.bytes)
             self.address = np.frombuffer(self._map, np.uint8).ctypes.data
             self._checked = np.zeros(self.info.blocks + self.info.hot_blocks, np.bool_)
 
@@ -260,7 +268,7 @@ class StoredKeyIndex:
         """Read blocks into the buffer, and check those that are wanted."""
         before = time.perf_counter()
         view = memoryview(buffer)[: count * BLOCK_BYTES]
-        read_into(self._file, first * BLOCK_BYTES, [view], f"{self.path} ends before block {first}")
+        read_into(self._file, first * BLOCK_BYTES, [view], self.path, f"block {first}")
         for block in wanted.tolist():
             self._verify(block, view[(block - first) * BLOCK_BYTES : (block - first + 1) * BLOCK_BYTES])
         self._note(1, count, before)

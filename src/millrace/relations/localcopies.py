@@ -2,6 +2,7 @@
 
 cache/
   CHECKSUM-shard-00000.pages         a copy, whole and checked; whoever uses it holds a shared lock on it
+  CHECKSUM-shard-00000.pages.used    empty: its time is when the copy was last used, for the copy's own tell of damage
   CHECKSUM-keys.index                another
   CHECKSUM-shard-00001.pages.lock    held by the one process that copies this shard; others wait for it
   CHECKSUM-shard-00001.pages.draft   what it has copied so far; gets its name when all of it is there
@@ -24,7 +25,7 @@ from pathlib import Path
 from millrace.core.errors import TableError
 from millrace.relations.locks import names, take_lock
 
-_LOCK, _DRAFT, _ROOM = ".lock", ".draft", ".room"
+_LOCK, _DRAFT, _USED, _ROOM = ".lock", ".draft", ".used", ".room"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -37,14 +38,14 @@ class LocalCopy:
     _lock: int
 
     def close(self) -> None:
-        with suppress(OSError):
-            os.utime(self._lock)  # until now it was in use
+        if names(self.path, self._lock):
+            _note_use(self.path)  # until now
         os.close(self._lock)
 
     def discard(self, original: Path) -> str:
         """Remove a copy whose bytes have gone bad; whoever needs it next makes another. What to say of it."""
         if names(self.path, self._lock):
-            self.path.unlink(missing_ok=True)
+            _remove(self.path)
         return f"this copy of {original} has been removed, and the next task makes another: check the local disk"
 
 
@@ -73,7 +74,7 @@ class LocalCopies:
             if used is not None:
                 copy = LocalCopy(path, False, used)
                 if os.fstat(used).st_size == size:
-                    os.utime(used)
+                    _note_use(path)
                     return copy
                 copy.discard(path)  # somebody has cut it
                 copy.close()
@@ -99,6 +100,7 @@ class LocalCopies:
             used = take_lock(draft, shared=True)
             assert used is not None  # only who holds the lock on the name touches its draft
             draft.rename(path)  # so the copy is never seen without a lock on it
+            _note_use(path)
             return LocalCopy(path, True, used)
         except OSError as failed:
             if failed.errno in _FULL:
@@ -136,14 +138,15 @@ class LocalCopies:
         """Remove the copy that was used longest ago, of those that nobody uses now."""
         stamped = []
         for path in self._folder.iterdir():
-            if path.name.endswith((_LOCK, _DRAFT, _ROOM)):
+            if path.name.endswith((_LOCK, _DRAFT, _USED, _ROOM)):
                 continue
             with suppress(FileNotFoundError):
-                stamped.append((path.stat().st_mtime_ns, path))
+                used = _beside(path)
+                stamped.append(((used if used.exists() else path).stat().st_mtime_ns, path))
         for _, path in sorted(stamped):
             unused = take_lock(path, wait=False)
             if unused is not None:
-                path.unlink(missing_ok=True)
+                _remove(path)
                 os.close(unused)
                 return True
         return False
@@ -155,6 +158,9 @@ class LocalCopies:
                 lock.with_name(lock.name.removesuffix(_LOCK) + _DRAFT).unlink(missing_ok=True)
                 lock.unlink(missing_ok=True)
                 os.close(held)
+        for used in self._folder.glob("*" + _USED):
+            if not used.with_name(used.name.removesuffix(_USED)).exists():
+                used.unlink(missing_ok=True)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -170,3 +176,18 @@ class LocalCopies:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             held = take_lock(self._folder / name, create=True)
         return held
+
+
+def _beside(copy: Path) -> Path:
+    return copy.with_name(copy.name + _USED)
+
+
+def _note_use(copy: Path) -> None:
+    """A copy is in use now. The copy itself is left alone: whoever has checked it takes a new time for a change."""
+    with suppress(OSError):
+        _beside(copy).touch(mode=0o600)
+
+
+def _remove(copy: Path) -> None:
+    copy.unlink(missing_ok=True)
+    _beside(copy).unlink(missing_ok=True)

@@ -74,7 +74,7 @@ def _check(relation: StoredRelation, condition: Between, common: pa.DataType) ->
         chunk = _Ranges(lows, np.where(ends, highs, LEAST), ~ends & condition.open_ended)
         if not _apart_in(before, chunk, touching=condition.closed != "both"):
             return False, reversed_ranges
-        before = _Ranges(*(part[-1:] for part in chunk))
+        before = _Ranges(lows[-1:], chunk.highs[-1:], chunk.endless[-1:])
     return True, reversed_ranges
 
 

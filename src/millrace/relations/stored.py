@@ -20,7 +20,7 @@ from millrace.core.errors import DamagedTableError, ParameterError, TableError
 from millrace.core.protocols import PageRuns
 from millrace.core.step import Int64Array
 from millrace.relations import search
-from millrace.relations.files import READ_MODES, LargeWrites, ReadMode, open_file, read_into
+from millrace.relations.files import READ_MODES, LargeWrites, ReadMode, Stamp, map_file, open_file, read_into
 from millrace.relations.folder import TableVersion
 from millrace.relations.frames import StoredFrames
 from millrace.relations.keyindex import StoredKeyIndex
@@ -112,6 +112,7 @@ class StoredRelation:
 
     `direct` reads past the page cache (honest measurements, no double buffering), `buffered` through it, `mmap` uses pages in
     place. Every page is checked against its checksum: with `mmap` when this relation first touches it, otherwise at every read.
+    What is written into a mapped file later is not seen by that check: ask `changed` between tasks, and open the table anew.
     `read_seconds`, `bytes_read` and `reads` count what was done.
 
     With `local`, a shard is copied there before it is first used, and the copy is used from then on; where there is no room
@@ -129,15 +130,15 @@ class StoredRelation:
         self.rows_per_page, self.page_bytes = version.rows_per_page, version.page_bytes
         self.layout = PageLayout(version.stored_schema, version.code_column)
         self._folder = folder / version.folder
+        self._index_path = self._folder / "index.arrow"
+        self._index_stamp = Stamp.of(self._index_path)  # before it is read: what changes later shows
         self._load_index()
         self._paths = [self._folder / shard.file for shard in version.shards]  # of the files in use
-        self._files = [open_file(path, shard.bytes, mode) for path, shard in zip(self._paths, version.shards, strict=True)]
+        self._files: list[int] = []
         self._local = local
         self._copies: dict[int, LocalCopy | None] = {}  # of shards used so far; None: there was no room
         self._copied_bytes = 0
         self.disk_index: StoredKeyIndex | None = None
-        if version.key_index is not None:
-            self.disk_index = StoredKeyIndex(self._folder, version.key_index, mode, local)
         self.read_seconds = 0.0
         self.bytes_read = 0
         self._ahead = 0  # pages before this one have been looked at, in place
@@ -145,6 +146,18 @@ class StoredRelation:
         self._reads = self.reads_apart()
         self._whole: StoredRun | None = None
         self._unpackers: dict[tuple[str, ...], Unpacker] = {}
+        try:
+            self._open_files()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_files(self) -> None:
+        for path, shard in zip(self._paths, self.version.shards, strict=True):
+            self._files.append(open_file(path, shard.bytes, self.mode))
+        self._stamps = [Stamp.of(descriptor) for descriptor in self._files]
+        if self.version.key_index is not None:
+            self.disk_index = StoredKeyIndex(self._folder, self.version.key_index, self.mode, self._local)
         if self.resident:
             self._map()
 
@@ -160,6 +173,18 @@ class StoredRelation:
                 copy.close()
         self._files, self._copies = [], {}
         self._maps: list[mmap.mmap] = []
+
+    def changed(self) -> Path | None:
+        """A file in use that was written to, replaced or removed since it was opened: pages that were checked may be others.
+
+        Two microseconds a file. What is written while pages are in use goes unnoticed until this is asked again.
+        """
+        if Stamp.of(self._index_path) != self._index_stamp:
+            return self._index_path
+        for path, stamp in zip(self._paths, self._stamps, strict=True):
+            if Stamp.of(path) != stamp:
+                return path
+        return self.disk_index.changed() if self.disk_index is not None else None
 
     def locate(self, codes: Int64Array) -> PageRuns:
         if self.disk_index is not None:
@@ -334,7 +359,7 @@ class StoredRelation:
             self._copied_bytes += size if copy.made else 0
             shared, self._files[shard] = self._files[shard], open_file(copy.path, size, self.mode)
             os.close(shared)
-            self._paths[shard] = copy.path
+            self._paths[shard], self._stamps[shard] = copy.path, Stamp.of(self._files[shard])
             if self.resident:
                 self._map_shard(shard)
                 self._checked[self._shard == shard] = False  # the pages are other bytes now
@@ -358,7 +383,7 @@ class StoredRelation:
             os.close(source)
 
     def _load_index(self) -> None:
-        path = self._folder / "index.arrow"
+        path = self._index_path
         try:
             source = pa.memory_map(str(path))
         except FileNotFoundError:
@@ -399,8 +424,7 @@ class StoredRelation:
     def _map_shard(self, shard: int) -> None:
         size = self.version.shards[shard].bytes
         if size:
-            self._maps[shard] = mmap.mmap(self._files[shard], size, prot=mmap.PROT_READ)
-            self._maps[shard].madvise(mmap.MADV_RANDOM)
+            self._maps[shard] = map_file(self._files[shard], self._paths[shard], size)
         base = np.frombuffer(self._maps[shard], np.uint8).ctypes.data
         first, last = np.searchsorted(self._shard, [shard, shard + 1])
         self._addresses[first:last] = base + self.offsets[first:last]  # in place: whoever has the arrays sees it
@@ -433,20 +457,23 @@ class StoredRelation:
         return places
 
     def _read_span(self, shard: int, begin: int, views: Sequence[memoryview], page: int) -> None:
-        read_into(self._files[shard], begin, views, f"{self._paths[shard]} ends before page {page}")
+        read_into(self._files[shard], begin, views, self._paths[shard], f"page {self._inside(page)}")
 
     def _verify(self, page: int, data: memoryview) -> None:
         if checksum(data) != int(self._checksums[page]):
             self._refuse(page)
 
     def _refuse(self, page: int) -> NoReturn:
-        shard = int(self._shard[page])
-        inside = page - int(np.searchsorted(self._shard, shard))
+        shard, inside = int(self._shard[page]), self._inside(page)
         advice = "restore the file or build the table again"
         copy = self._copies.get(shard)
         if copy is not None:
             advice = copy.discard(self._folder / self.version.shards[shard].file)
         raise DamagedTableError(f"page {inside} of {self._paths[shard]} is damaged (its checksum does not fit); {advice}")
+
+    def _inside(self, page: int) -> int:
+        """The number of a page in its file."""
+        return page - int(np.searchsorted(self._shard, self._shard[page]))
 
 
 class StoredReads:

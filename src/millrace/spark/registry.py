@@ -1,8 +1,15 @@
-"""What a Python worker keeps between tasks: opened relations, one per table version and read mode."""
+"""What a Python worker keeps between tasks: opened relations, one per table version and read mode.
+
+Pages that are used in place are checked once by a relation, which serves many tasks. So a task that begins looks whether a
+file of the table has been written to, cut or replaced since the relation was opened; then the table is opened anew, and every
+page is checked anew when it is first used. What is written into a file while a task uses it is not noticed before the next
+task, and a task whose mapped file is cut is killed by the system.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import resource
 import tempfile
@@ -14,7 +21,7 @@ from pyspark import TaskContext
 
 from millrace.core.errors import ParameterError, TableVersionError
 from millrace.core.unitcosts import UnitCosts, calibrate_reads
-from millrace.relations.files import READ_MODES, ReadMode
+from millrace.relations.files import READ_MODES, ReadMode, Stamp
 from millrace.relations.folder import TableVersion, read_versions, version_at, write_atomically
 from millrace.relations.stored import StoredRelation
 from millrace.spark.localdir import LocalDir
@@ -23,18 +30,16 @@ _MAX_OPEN = 4  # relations kept open: old versions of a table go first
 _Name = tuple[str, int, str, LocalDir | None]
 _relations: dict[_Name, StoredRelation] = {}
 _users: dict[_Name, int | None] = {}  # the last task that opened each
-_versions: dict[str, tuple[tuple[int, int, int], list[TableVersion]]] = {}
+_versions: dict[str, tuple[Stamp, list[TableVersion]]] = {}
 _costs: dict[int, UnitCosts] = {}
+_log = logging.getLogger("millrace")
 
 
 def versions_of(path: str) -> list[TableVersion]:
     """The versions of a table; the manifest is read again only when it was replaced."""
-    manifest = Path(path) / "manifest.json"
-    try:
-        stat = manifest.stat()
-    except OSError:
+    stamp = Stamp.of(Path(path) / "manifest.json")
+    if stamp is None:
         return read_versions(Path(path))  # says what is wrong
-    stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
     known = _versions.get(path)
     if known is None or known[0] != stamp:
         known = _versions[path] = (stamp, read_versions(Path(path)))
@@ -67,17 +72,26 @@ def open_relation(
     local = local if task is not None else None
     name = (path, version.number, mode, local)
     relation = _relations.pop(name, None)
-    if relation is not None and relation.version != version:  # the folder was removed, and a table built there anew
+    user = task.taskAttemptId() if task is not None else None
+    used = user is not None and _users.get(name) == user  # by this task already
+    rebuilt = relation is not None and relation.version != version  # the folder was removed, and a table built there anew
+    if relation is not None and (rebuilt or (not used and _has_changed(relation))):
         relation.close()
         relation = None
-    user = task.taskAttemptId() if task is not None else None
     if relation is None:
         _give_up_others(path, user)
         relation = StoredRelation(Path(path), version, mode, local.copies(Path(path)) if local is not None else None)
-    elif user is not None and _users[name] != user:
+    elif user is not None and not used:
         relation.try_local_again()
     _relations[name], _users[name] = relation, user  # the newest stands last
     return relation
+
+
+def _has_changed(relation: StoredRelation) -> bool:
+    changed = relation.changed()
+    if changed is not None:
+        _log.warning("%s has been changed or removed since it was opened: the table is opened and checked anew", changed)
+    return changed is not None
 
 
 def _give_up_others(path: str, user: int | None) -> None:
