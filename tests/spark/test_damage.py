@@ -65,7 +65,7 @@ def _told_in_the_next_batch(
     query.processAllAvailable()
     damage()
     (write_files(IDS, folder / "more", 1) / "part-0000.parquet").rename(source / "part-0001.parquet")
-    with pytest.raises(Exception, match="damaged|bytes and should have") as failed:
+    with pytest.raises(Exception, match=r"damaged|bytes and should have") as failed:
         query.processAllAvailable()
     query.stop()
     written = spark.read.parquet(str(folder / "out"))
