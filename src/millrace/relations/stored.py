@@ -373,7 +373,8 @@ class StoredRelation:
         try:
             for some in (pages[start : start + step] for start in range(0, len(pages), step)):
                 begin, end = int(self.offsets[some[0]]), _end(self, some[-1])
-                data = memoryview(_read_all(source, begin, end - begin))
+                data = memoryview(bytearray(end - begin))
+                read_into(source, begin, [data], self._paths[shard], f"page {self._inside(some[0])}")
                 for page in some:
                     at = int(self.offsets[page]) - begin
                     self._verify(page, data[at : at + int(self.page_sizes[page])])
@@ -530,12 +531,3 @@ def _ranges(shard: Any, pages: Int64Array) -> list[tuple[int, int]]:
     starts = np.concatenate(([0], breaks + 1))
     ends = np.concatenate((breaks, [len(pages) - 1]))
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
-
-
-def _read_all(source: int, begin: int, size: int) -> bytes:
-    """Bytes of a file; fewer only where it ends, which the checksums of its pages tell."""
-    parts = []
-    while size > 0 and (part := os.pread(source, size, begin)):
-        parts.append(part)
-        begin, size = begin + len(part), size - len(part)
-    return b"".join(parts)
