@@ -7,6 +7,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ import millrace as mr
 from millrace.catalog import make_join
 from millrace.core.budget import Budget
 from millrace.core.conditions import CLOSED, Between
+from millrace.core.errors import SchemaError
 from millrace.core.protocols import JoinSpec
 from millrace.relations import ranges as ranges_module
 from millrace.relations.build import build_table
@@ -153,6 +155,106 @@ def test_looked_up_or_scanned_every_value_is_found_in_all_ranges_that_hold_it(
     assert looked_up or not apart or pa.types.is_floating(low_type)
     assert _scanned(relation, condition, values) == wanted
     relation.close()
+
+
+def _promoted(value: Any, group: str, zone: str) -> Any:
+    """A value as Spark compares it, made with nothing that the package uses."""
+    if group == "decimal":
+        return Decimal(value)
+    if group == "float":
+        return float(value)
+    if type(value) is dt.date:
+        value = dt.datetime.combine(value, dt.time())
+    if group == "timestamp" and value.tzinfo is None:
+        value = value.replace(tzinfo=ZoneInfo(zone))
+    return value.astimezone(dt.timezone.utc) if group == "timestamp" else value
+
+
+_WHOLE = [-(2**63), -(10**16), -3, -1, 0, 1, 2, 7, 2**53 + 1, 10**16, 2**63 - 1]
+_PARTS = [Decimal(text) for text in ("-99999999.99", "-1.01", "-1.00", "0.00", "0.99", "1.00", "6.50", "7.01", "99999999.99")]
+_LONG = [Decimal(text) for text in ("-1e24", "-0.0000000001", "0.9900000001", "6.5", "7", "1e24")]
+_REAL = [-1.5, -0.0, 0.99, 1.0, 6.5, 9007199254740992.0, 1e300]
+_CLOCKS = [dt.datetime(2010, 11, 6, 20) + dt.timedelta(minutes=17 * n) for n in range(36)]  # clocks are put back at 00:01
+_SPRING = [dt.datetime(2010, 3, 13, 22) + dt.timedelta(minutes=17 * n) for n in range(18)]  # and forward
+_LOCAL = [*_CLOCKS, *_SPRING, dt.datetime(2010, 11, 7), dt.datetime(2010, 11, 8), dt.datetime(1850, 5, 5)]
+_TIMES = [time.replace(tzinfo=dt.timezone.utc) + dt.timedelta(hours=3) for time in _LOCAL]
+_DAYS = [dt.date(2010, 11, day) for day in (5, 6, 7, 8, 9)] + [dt.date(2010, 3, day) for day in (13, 14, 15)]
+_UTC, _NTZ, _DATE = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()
+_BIG, _CENTS, _WIDE, _DOUBLE = pa.int64(), pa.decimal128(10, 2), pa.decimal128(38, 10), pa.float64()
+_VALUES = {_BIG: _WHOLE, _CENTS: _PARTS, _WIDE: _LONG, _DOUBLE: _REAL, _UTC: _TIMES, _NTZ: _LOCAL, _DATE: _DAYS,
+           pa.int32(): [-(2**31), -1, 0, 1, 7, 2**31 - 1]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mine", "low", "high", "group"),
+    [
+        (_BIG, _CENTS, _CENTS, "decimal"),
+        (pa.int32(), pa.int32(), _CENTS, "decimal"),
+        (_CENTS, _BIG, _WIDE, "decimal"),
+        (_CENTS, _CENTS, _BIG, "decimal"),
+        (_BIG, _DOUBLE, _DOUBLE, "float"),
+        (_CENTS, _DOUBLE, _DOUBLE, "float"),
+        (_DOUBLE, _BIG, _WIDE, "float"),
+        (_UTC, _DATE, _DATE, "timestamp"),
+        (_UTC, _DATE, _NTZ, "timestamp"),
+        (_UTC, _NTZ, _UTC, "timestamp"),
+        (_DATE, _UTC, _UTC, "timestamp"),
+        (_DATE, _DATE, _UTC, "timestamp"),
+        (_NTZ, _UTC, _UTC, "timestamp"),
+        (_NTZ, _DATE, _NTZ, "local"),
+        (_DATE, _NTZ, _DATE, "local"),
+    ],
+    ids=lambda kind: str(kind),
+)
+def test_values_and_ends_of_different_types_are_compared_as_spark_compares_them(
+    tmp_path: Path, mine: pa.DataType, low: pa.DataType, high: pa.DataType, group: str
+) -> None:
+    zone = "America/St_Johns"
+    lows = sorted(_VALUES[low], key=lambda value: _promoted(value, group, zone))
+    bounds = [(one, other) for one in lows for other in _VALUES[high][::3]]
+    rows = pa.table({"low": pa.array([b[0] for b in bounds], low), "high": pa.array([b[1] for b in bounds], high),
+                     "row": range(len(bounds))})  # fmt: skip
+    relation = opened(tmp_path / "all", rows)
+    ends = [*lows[1:], lows[-1]]  # one behind the other: from each beginning to the next
+    rows = pa.table({"low": pa.array(lows, low), "high": pa.array(ends, low), "row": range(len(lows))})
+    apart = opened(tmp_path / "apart", rows)
+    values = pa.array([None, *_VALUES[mine]], mine)
+    compared = [None, *(_promoted(value, group, zone) for value in _VALUES[mine])]
+    compared_bounds = [tuple(_promoted(end, group, zone) for end in both) for both in bounds]
+    for closed in CLOSED:
+        condition = mr.between("x", "low", "high", closed=closed).in_zone(zone)
+        wanted = [[row for row, both in enumerate(compared_bounds) if holds(value, *both, condition)] for value in compared]
+        assert _scanned(relation, condition, values) == wanted
+        assert any(wanted)
+        looked_up = serves(apart, condition, mine)
+        if looked_up:
+            assert _in_place(apart, condition, values) == _scanned(apart, condition, values)
+        if (mine, low) in ((_UTC, _DATE), (_NTZ, _DATE), (_DATE, _UTC), (_BIG, _CENTS), (pa.int32(), pa.int32())):
+            assert looked_up == (closed != "both")
+
+
+@pytest.mark.parametrize(
+    ("mine", "low", "high", "words"),
+    [
+        (_BIG, _BIG, _DOUBLE, "'x' .int64. would be compared with 'low' .int64. as integer and with 'high' .double. as float"),
+        (_NTZ, _UTC, _DATE, "compared with 'high' .date32.day.. as timestamp_ntz and with 'low' .* as timestamp; cast one"),
+        (_BIG, _BIG, _WIDE, "need 29 digits to be compared, and 18 is the most"),
+        (_BIG, _DATE, _DATE, "'x' .int64. and 'low' .date32.day.. can't be compared"),
+        (pa.duration("us"), _UTC, _UTC, "'x' .duration.us.. and 'low' .* can't be compared"),
+    ],
+)
+def test_types_for_which_one_order_will_not_do_are_refused(
+    mine: pa.DataType, low: pa.DataType, high: pa.DataType, words: str
+) -> None:
+    with pytest.raises(SchemaError, match=words):
+        mr.between("x", "low", "high").check(pa.schema([("x", mine)]), pa.schema([("low", low), ("high", high)]))
+
+
+def test_a_time_zone_that_nobody_knows_is_refused_where_it_matters() -> None:
+    stream, table = pa.schema([("x", _UTC)]), pa.schema([("low", _DATE), ("high", _UTC)])
+    with pytest.raises(SchemaError, match=r"the session's zone 'Mars/Base', and Arrow does not know it.*timeZone"):
+        mr.between("x", "low", "high").in_zone("Mars/Base").check(stream, table)
+    mr.between("x", "high", "high").in_zone("Mars/Base").check(stream, table)
 
 
 def test_equal_beginnings_are_seen_across_chunks_of_rows(tmp_path: Path) -> None:

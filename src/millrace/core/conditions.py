@@ -1,7 +1,8 @@
 """What a join may ask for beside equal keys: ranges, bands, similar texts, and any expression over both sides.
 
 `between`, `near`, `similar` and `expr` make the conditions that `on=` takes. A condition says which columns of either side it
-needs and whether their types can be compared; how rows that fulfil it are found is the business of `joins`.
+needs and whether their types can be compared; how rows that fulfil it are found is the business of `joins`. `zone` is that of
+the session, in which dates, and times without a zone, are compared with times.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
-from millrace.core.ordered import common_type
+from millrace.core.ordered import check_zone, common_type
 
 Pairs = tuple[tuple[str, str], ...]
 Closed = Literal["both", "left", "right", "neither"]
@@ -64,6 +65,7 @@ class Between:
     on: Pairs = ()
     closed: Closed = "both"
     open_ended: bool = False
+    zone: str = "UTC"
 
     kind: ClassVar[Kind] = "between"
 
@@ -76,10 +78,20 @@ class Between:
     def renamed(self, names: Mapping[str, str]) -> Between:
         return replace(self, value=names[self.value], on=_renamed(self.on, names))
 
+    def in_zone(self, zone: str) -> Between:
+        return replace(self, zone=zone)
+
     def check(self, stream: pa.Schema, table: pa.Schema) -> None:
         _check_columns(self, stream, table)
-        common_type([stream.field(self.value), table.field(self.low), table.field(self.high)])
+        check_zone(self.compared(stream, table), self.common_type(stream, table), self.zone)
         _check_keys(self.on, stream, table)
+
+    def compared(self, stream: pa.Schema, table: pa.Schema) -> list[pa.Field]:
+        return [stream.field(self.value), table.field(self.low), table.field(self.high)]
+
+    def common_type(self, stream: pa.Schema, table: pa.Schema) -> pa.DataType:
+        """The type in which values and ends are compared."""
+        return common_type(self.compared(stream, table), only_compared=True)
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,7 @@ class Near:
     other: str
     width: Any
     on: Pairs = ()
+    zone: str = "UTC"
 
     kind: ClassVar[Kind] = "near"
 
@@ -102,10 +115,22 @@ class Near:
     def renamed(self, names: Mapping[str, str]) -> Near:
         return replace(self, value=names[self.value], on=_renamed(self.on, names))
 
+    def in_zone(self, zone: str) -> Near:
+        return replace(self, zone=zone)
+
     def check(self, stream: pa.Schema, table: pa.Schema) -> None:
         _check_columns(self, stream, table)
-        self.units(common_type([stream.field(self.value), table.field(self.other)]))
+        common = self.common_type(stream, table)
+        check_zone(self.compared(stream, table), common, self.zone)
+        self.units(common)
         _check_keys(self.on, stream, table)
+
+    def compared(self, stream: pa.Schema, table: pa.Schema) -> list[pa.Field]:
+        return [stream.field(self.value), table.field(self.other)]
+
+    def common_type(self, stream: pa.Schema, table: pa.Schema) -> pa.DataType:
+        """The type in which distances are measured."""
+        return common_type(self.compared(stream, table))
 
     def units(self, common: pa.DataType) -> float | int:
         """`width` in what values of type `common` count: a float for floats, whole units for all others."""
@@ -149,6 +174,9 @@ class Similar:
     def renamed(self, names: Mapping[str, str]) -> Similar:
         return replace(self, text=names[self.text])
 
+    def in_zone(self, zone: str) -> Similar:
+        return self
+
     def check(self, stream: pa.Schema, table: pa.Schema) -> None:
         _check_columns(self, stream, table)
         for field in (stream.field(self.text), table.field(self.other)):
@@ -163,6 +191,7 @@ class Expr:
     expression: Any
     names: Pairs = ()  # name in the expression -> stream column, where they differ
     on: Pairs = ()
+    zone: str = "UTC"
 
     kind: ClassVar[Kind] = "expr"
 
@@ -186,6 +215,9 @@ class Expr:
     def renamed(self, names: Pairs) -> Expr:
         return replace(self, names=names)
 
+    def in_zone(self, zone: str) -> Expr:
+        return replace(self, zone=zone)
+
     def check(self, stream: pa.Schema, table: pa.Schema) -> None:
         """Bound in full where it is evaluated: see `joins.matching`."""
 
@@ -200,7 +232,8 @@ def between(value: str, low: str, high: str, *, on: Any = None, closed: str = "b
     closed      which ends belong to the range: both, left, right or neither
     open_ended  a null end is no end; otherwise a range with a null end holds nothing
 
-    Integers, floats, dates, timestamps and decimals of at most 18 digits.
+    Integers, floats, dates, timestamps and decimals of at most 18 digits; of different types they are compared as Spark
+    compares them: a date beside a timestamp is its midnight in the session's time zone.
 
     >>> between("sold_at", "valid_from", "valid_to", on="product_id", closed="left", open_ended=True).on
     (('product_id', 'product_id'),)

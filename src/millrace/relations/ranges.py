@@ -21,7 +21,7 @@ from millrace.core.compiled import kernel
 from millrace.core.conditions import Between
 from millrace.core.errors import SchemaError
 from millrace.core.memoryaccess import load8, load32, load64
-from millrace.core.ordered import LEAST, common_type, ordered_codes
+from millrace.core.ordered import LEAST, floors, has_floors, ordered_codes, same_codes
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.inplace import Answer
 from millrace.relations.records import AHEAD, copy_records
@@ -34,26 +34,27 @@ _apart: WeakKeyDictionary[StoredRelation, dict[tuple[Any, ...], tuple[bool, int]
 
 
 def serves(relation: StoredRelation, condition: Between, value: pa.DataType) -> bool:
-    """Whether values of this type can be looked up by this condition: the table is sorted by the beginning of its ranges, its
-    codes sort as the values do, and no range overlaps the next."""
+    """Whether values of this type can be looked up by this condition: the table is sorted by the beginning of its ranges, it is
+    known which beginnings lie before a value, and no range overlaps the next."""
     if condition.on or relation.key != (condition.low,) or condition.low == condition.high:
         return False
     if not relation.resident or not relation.codec.ordered or relation.disk_index is not None:
         return False
-    fields = [pa.field("value", value), *(relation.schema.field(name) for name in (condition.low, condition.high))]
     try:
-        common = common_type(fields)
+        common = _common_type(relation, condition, value)
     except SchemaError:
         return False
-    own = fields[1].type
-    same_codes = common == own or pa.types.is_integer(own) or (pa.types.is_decimal(own) and common.scale == own.scale)
-    return same_codes and _checked(relation, condition, common)[0]
+    return has_floors(relation.schema.field(condition.low).type, common) and _checked(relation, condition, common)[0]
+
+
+def _common_type(relation: StoredRelation, condition: Between, value: pa.DataType) -> pa.DataType:
+    return condition.common_type(pa.schema([(condition.value, value)]), relation.schema)
 
 
 def _checked(relation: StoredRelation, condition: Between, common: pa.DataType) -> tuple[bool, int]:
     """Whether ranges lie apart, and how many end before they begin. Once for a table version: every row is looked at."""
     known = _apart.setdefault(relation, {})
-    name = (condition.low, condition.high, condition.closed, condition.open_ended, str(common))
+    name = (condition.low, condition.high, condition.closed, condition.open_ended, str(common), condition.zone)
     if name not in known:
         known[name] = _check(relation, condition, common)
     return known[name]
@@ -68,8 +69,8 @@ def _check(relation: StoredRelation, condition: Between, common: pa.DataType) ->
     before, reversed_ranges = _NO_RANGE, 0
     for start in range(0, run.rows, _CHUNK_ROWS):
         batch = run.take(np.arange(start, min(start + _CHUNK_ROWS, run.rows)), bounds)
-        lows, _ = ordered_codes(batch.column(0), common)
-        highs, ends = ordered_codes(batch.column(1), common)
+        lows, _ = ordered_codes(batch.column(0), common, condition.zone)
+        highs, ends = ordered_codes(batch.column(1), common, condition.zone)
         reversed_ranges += int(np.count_nonzero(ends & (highs < lows)))
         chunk = _Ranges(lows, np.where(ends, highs, LEAST), ~ends & condition.open_ended)
         if not _apart_in(before, chunk, touching=condition.closed != "both"):
@@ -116,8 +117,9 @@ class RangesInPlace:
     def __init__(self, relation: StoredRelation, columns: Sequence[str], condition: Between, value: pa.DataType) -> None:
         self._relation = relation
         self._columns = columns
-        fields = [pa.field("value", value), relation.schema.field(condition.low), relation.schema.field(condition.high)]
-        self._common = common_type(fields)
+        self._low = relation.schema.field(condition.low).type
+        self._common = _common_type(relation, condition, value)
+        self._zone = condition.zone
         self.reversed_ranges = _checked(relation, condition, self._common)[1]
         self._whole = relation.whole()
         self._packed, self._others = relation.split(columns)
@@ -128,10 +130,11 @@ class RangesInPlace:
         self._end = self._end_of(condition)
 
     def look_up(self, keys: Sequence[pa.Array]) -> Answer:
-        codes, valid = ordered_codes(keys[0], self._common)
+        codes, valid = ordered_codes(keys[0], self._common, self._zone)
         begins = codes
         if self._beyond:  # begins before the value: begins at the code before it or earlier
             begins, valid = codes - 1, valid & (codes > LEAST)
+        begins = floors(begins, self._common, self._low, self._zone)
         pages, used = self._relation.preceding_pages(begins, valid)
         rows = np.empty(len(codes), np.int32)
         records = np.empty(len(codes), np.int64)
@@ -155,7 +158,7 @@ class RangesInPlace:
     def _end_of(self, condition: Between) -> End:
         """Ends that are their own codes are compared where they stand."""
         column = self._relation.layout.by_name[condition.high]
-        own = pa.types.is_signed_integer(column.type) or (pa.types.is_temporal(column.type) and column.type == self._common)
+        own = same_codes(column.type, self._common) and not pa.types.is_unsigned_integer(column.type)
         return End(
             column.place, column.width if own and column.width in (4, 8) else 0, column.number >> 3, 1 << (column.number & 7),
             condition.closed in ("both", "right"), condition.open_ended,
@@ -174,7 +177,7 @@ class RangesInPlace:
             out.grow(sink)
         if self._end.width:
             return out.finish(records, sink)
-        highs, ends = ordered_codes(self._highs.unpack(records)[0], self._common)
+        highs, ends = ordered_codes(self._highs.unpack(records)[0], self._common, self._zone)
         before = codes <= highs if self._end.inclusive else codes < highs
         records[~np.where(ends, before, self._end.open_ended)] = 0
         return self._values.unpack(records)

@@ -36,7 +36,7 @@ from millrace.spark.parquet import ParquetTable
 from millrace.spark.planned import PlannedTable
 from millrace.spark.references import Renumbered
 from millrace.spark.reports import PREFIX
-from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field
+from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field, session_zone
 from millrace.spark.task import EnrichTask, OnePass, RowsPass, Shape, in_place, one_range_each, plan_group
 
 _numbers = itertools.count(1)
@@ -135,6 +135,8 @@ class _Call:
             pairs = _in_key_order([(mine, _spelled(theirs, table.key, sensitive)) for mine, theirs in on], table.key)
         else:
             table = _planned(stream, lookup.table, (), read)
+            condition = condition.in_zone(session_zone(stream))
+            condition.check(_named_schema(stream, condition), table.schema)
             _check_null_keys(table, condition)
             pairs = condition.on
         fields = [column_field(stream, mine, "stream") for mine, _ in pairs]
@@ -358,6 +360,13 @@ def _check_null_keys(table: PlannedTable, condition: Condition) -> None:
             f"{table.null_keys} rows without a {compared[0]!r} were left out when the table was built, and this condition may "
             "hold for them: build it with another key, or use the Parquet files as a ParquetTable"
         )
+
+
+def _named_schema(stream: DataFrame, condition: Condition) -> pa.Schema:
+    """The stream columns of a condition under the names that it gives them: inside a task they are named by their places."""
+    names = condition.stream_columns(pa.schema([]))
+    kinds = [arrow_type(name, column_field(stream, name, "stream").dataType) for name in names]
+    return pa.schema(list(zip(names, kinds, strict=True)))
 
 
 def _placed(condition: Condition, stream: DataFrame) -> Condition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -51,3 +52,12 @@ def check_key_types(fields: Sequence[StructField]) -> None:
 
 def case_sensitive(frame: DataFrame) -> bool:
     return str(frame.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+
+
+def session_zone(frame: DataFrame) -> str:
+    """The time zone of the session, as Arrow spells it: a name, or +hh:mm."""
+    zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone", "UTC"))
+    offset = re.fullmatch(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", zone)
+    if offset:
+        return f"{offset[1]}{int(offset[2]):02}:{offset[3] or '00'}"
+    return "UTC" if zone in ("Z", "UT") else zone

@@ -20,7 +20,7 @@ import pyarrow as pa
 from millrace.core.budget import Budget
 from millrace.core.conditions import Between, Near
 from millrace.core.keys import BoolArray, Codes, KeyCodec
-from millrace.core.ordered import LEAST, MOST, common_type, float_codes, floats_of, ordered_codes
+from millrace.core.ordered import LEAST, MOST, float_codes, floats_of, ordered_codes
 from millrace.core.protocols import JoinSpec, PageRun, Relation
 from millrace.core.step import Int64Array
 from millrace.joins.matching.matcher import Found, MatcherBytes
@@ -37,9 +37,7 @@ class RangeMatcher:
     def __init__(self, relation: Relation, spec: JoinSpec, window: Window, budget: Budget) -> None:
         assert isinstance(spec.condition, (Between, Near))
         self._condition = condition = spec.condition
-        bounds = [condition.low, condition.high] if isinstance(condition, Between) else [condition.other]
-        fields = [spec.stream_schema.field(condition.value), *(relation.schema.field(name) for name in bounds)]
-        self._common = common_type(fields)
+        self._common = condition.common_type(spec.stream_schema, relation.schema)
         self._width: float | int = condition.units(self._common) if isinstance(condition, Near) else 0
         keys = tuple(relation.schema.field(theirs).type for _, theirs in condition.on)
         self._codec = KeyCodec(keys) if keys else None
@@ -61,7 +59,7 @@ class RangeMatcher:
         return MatcherBytes(OrderedSlots.bytes_per_slot, row * rows_per_page(relation))
 
     def encode(self, batch: pa.RecordBatch) -> Codes:
-        codes, valid = ordered_codes(batch.column(self._condition.value), self._common)
+        codes, valid = self._codes(batch.column(self._condition.value))
         nulls = ~valid
         if isinstance(self._width, float):
             valid &= codes <= float_codes(np.array([np.inf]))[0]  # nothing is near to what is no number
@@ -115,17 +113,20 @@ class RangeMatcher:
         self._place = following
         return slots, rows, False
 
+    def _codes(self, column: pa.Array) -> tuple[Int64Array, BoolArray]:
+        return ordered_codes(column, self._common, self._condition.zone)
+
     def _bounds(self, batch: pa.RecordBatch, run: PageRun) -> tuple[Int64Array, Int64Array, BoolArray]:
         """The codes between which a row's tuples lie, both included, and which rows have any."""
         condition = self._condition
         if isinstance(condition, Near):
-            others, valid = ordered_codes(batch.column(condition.other), self._common)
+            others, valid = self._codes(batch.column(condition.other))
             if isinstance(self._width, float):
                 self._others = others
                 return _float_band(floats_of(others), self._width, valid)
             return *_band(others, int(self._width)), valid
-        lows, has_low = ordered_codes(batch.column(condition.low), self._common)
-        highs, has_high = ordered_codes(batch.column(condition.high), self._common)
+        lows, has_low = self._codes(batch.column(condition.low))
+        highs, has_high = self._codes(batch.column(condition.high))
         lows, highs = lows.copy(), highs.copy()
         if int(run.pages[-1]) >= self._seen_pages:  # the first time round
             self.reversed_ranges += int(np.count_nonzero(has_low & has_high & (lows > highs)))
