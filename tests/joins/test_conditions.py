@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 from collections.abc import Callable, Sequence
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -203,6 +204,66 @@ def test_near_times_with_equal_keys() -> None:
     check(mr.near("x", "y", width, on={"k": "id"}), stream, table, holds)
 
 
+@pytest.mark.parametrize(
+    ("mine", "theirs", "width"),
+    [
+        (pa.array([-3, 0, 1, 2, None], pa.int32()), pa.array([decimal.Decimal(n) / 4 for n in range(-9, 9)]), 1.25),
+        (pa.array([decimal.Decimal(n) / 4 for n in range(-9, 9)]), pa.array([-3, 0, 1, 2, None], pa.int32()), 1),
+        (pa.array([-3, 0, 1, 2, None], pa.int64()), pa.array([n / 4 for n in range(-9, 9)]), 0.5),
+        (pa.array([n / 4 for n in range(-9, 9)]), pa.array([decimal.Decimal("0.10"), decimal.Decimal("-1.35")]), 0.4),
+    ],
+    ids=["integer and decimal", "decimal and integer", "integer and float", "float and decimal"],
+)
+def test_near_numbers_of_different_types(mine: pa.Array, theirs: pa.Array, width: float) -> None:
+    real = pa.types.is_floating(mine.type) or pa.types.is_floating(theirs.type)
+    as_compared = float if real else decimal.Decimal
+
+    def holds(one: dict[str, Any], other: dict[str, Any]) -> bool:
+        if one["x"] is None or other["y"] is None:
+            return False
+        return bool(abs(as_compared(one["x"]) - as_compared(other["y"])) <= as_compared(width))
+
+    assert rows_of(run(mr.near("x", "y", width), pa.table({"x": mine}), pa.table({"y": theirs})))
+    check(mr.near("x", "y", width), pa.table({"x": mine}), pa.table({"y": theirs}), holds)
+
+
+def test_near_a_day_is_near_its_midnight_in_the_zone_of_the_session() -> None:
+    days = [dt.date(2024, 3, 9), dt.date(2024, 3, 10), dt.date(2024, 3, 11)]
+    start = dt.datetime(2024, 3, 9, tzinfo=dt.timezone.utc)
+    stream = pa.table({"x": pa.array([start + dt.timedelta(hours=n) for n in range(72)], pa.timestamp("us", "UTC"))})
+    table = pa.table({"y": pa.array(days)})
+    zone, width = ZoneInfo("America/Los_Angeles"), dt.timedelta(hours=2)
+
+    def holds(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
+        midnight = dt.datetime.combine(theirs["y"], dt.time(), zone).astimezone(dt.timezone.utc)
+        return bool(abs(mine["x"] - midnight) <= width)
+
+    check(mr.near("x", "y", width).in_zone("America/Los_Angeles"), stream, table, holds)
+
+
+@pytest.mark.parametrize(
+    ("condition", "reason"),
+    [
+        (mr.expr("cast(t as int) > low"), "Could not convert string 'a' to INT32"),
+        (mr.expr(pc.divide_checked(pc.field("stream.x"), pc.field("master.low")) > 1), "divide by zero"),
+    ],
+    ids=["sql", "arrow"],
+)
+def test_an_expression_that_fails_for_some_rows_says_so(condition: Condition, reason: str) -> None:
+    stream, table = pa.table({"x": [1], "t": ["a"]}), pa.table({"low": [0]})
+    with pytest.raises(ParameterError, match=f"the expression .* fails for some rows: .*{reason}") as failed:
+        run(condition, stream, table, memory="64m")
+    assert "__millrace" not in str(failed.value)
+
+
+def test_dates_and_times_in_an_expression_are_compared_in_the_zone_of_the_session() -> None:
+    stream = pa.table({"x": pa.array([dt.datetime(2024, 1, 2, 6)], pa.timestamp("us", "UTC"))})
+    table = pa.table({"day": pa.array([dt.date(2024, 1, 2)])})
+    for zone, rows in (("UTC", 1), ("America/Los_Angeles", 0), ("-05:30", 1), ("-06:30", 0)):
+        steps = run(mr.expr("x >= day").in_zone(zone), stream, table, memory="64m")
+        assert len(rows_of(steps)) == rows, zone
+
+
 WORDS = st.none() | st.text("abé", max_size=6)
 
 
@@ -325,6 +386,7 @@ def test_unmatched_tuples_say_why() -> None:
         (mr.expr("stream.x <"), "can't evaluate the expression"),
         (mr.expr(pc.field("stream.x") < pc.field("master.nowhere")), "nowhere.*master has low"),
         (mr.expr("stream.x < master.day"), "can't evaluate the expression"),
+        (mr.expr("stream.x + master.low"), "it is BIGINT, and a condition must be true or false; stream has x"),
     ],
 )
 def test_what_cannot_be_compared_is_said_before_anything_is_read(condition: Condition, message: str) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from tests.spark.running import SPARK_HOW, every_how, frame, read_stream, run_qu
 
 import millrace as mr
 from millrace.core.errors import BudgetError, ParameterError, SchemaError, StrategyError
+from millrace.relations.build import build_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
@@ -206,6 +210,108 @@ def test_several_tables_one_of_them_by_a_condition(spark: SparkSession, tmp_path
     one_by_one = mr.enrich(mr.enrich(stream, table, "product", how="left"), lake, on, columns=["country"], how="left")
     difference = same_rows(both.select(*one_by_one.columns), one_by_one)
     assert difference, difference
+
+
+@pytest.mark.parametrize("zone", ["America/St_Johns", pytest.param("America/Havana", marks=pytest.mark.slow)])
+def test_dates_times_and_numbers_of_different_types_are_compared_as_spark_compares_them(
+    spark: SparkSession, tmp_path: Path, zone: str
+) -> None:
+    """In a zone that puts its clocks back from 00:01 to 23:01, and another that puts them forward at midnight."""
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    start = dt.datetime(2010, 11, 6, 12, tzinfo=dt.timezone.utc)
+    at = [start + dt.timedelta(minutes=29 * n) for n in range(90)]
+    at += [time.replace(month=3, day=time.day + 7) for time in at]
+    stream = pa.table({
+        "n": range(len(at)), "at": pa.array(at, pa.timestamp("us", "UTC")),
+        "local": pa.array([time.replace(tzinfo=None) for time in at], pa.timestamp("us")),
+        "day": pa.array([time.date() for time in at]), "whole": pa.array([n % 40 for n in range(len(at))], pa.int64()),
+        "cents": pa.array([Decimal(n) / 4 for n in range(len(at))], pa.decimal128(9, 2)),
+        "real": pa.array([n / 8 for n in range(len(at))]),
+    })  # fmt: skip
+    days = [dt.date(2010, month, first + n) for month, first in ((3, 12), (11, 5)) for n in range(7)]
+    master = pa.table({
+        "row": range(len(days)), "since": pa.array(days), "until": pa.array([day + dt.timedelta(days=1) for day in days]),
+        "since_at": pa.array([dt.datetime(d.year, d.month, d.day, 4) for d in days], pa.timestamp("us", "UTC")),
+        "until_at": pa.array([dt.datetime(d.year, d.month, d.day, 23) for d in days], pa.timestamp("us", "UTC")),
+        "until_local": pa.array([dt.datetime(d.year, d.month, d.day, 23, 30) for d in days], pa.timestamp("us")),
+        "from_cents": pa.array([Decimal(n * 10) / 4 for n in range(len(days))], pa.decimal128(8, 3)),
+        "from_whole": pa.array([3 * n for n in range(len(days))], pa.int32()),
+        "to_whole": pa.array([3 * n + 2 for n in range(len(days))], pa.int64()),
+        "to_real": pa.array([n * 2.75 for n in range(len(days))]),
+    })  # fmt: skip
+    lake = _lake(tmp_path / "lake", master)
+    sorted_by = {}
+    for low in ("since", "since_at", "from_whole"):
+        build_table(tmp_path / low, master, low, page_bytes=4096)
+        sorted_by[low] = mr.MasterTable.open(tmp_path / low)
+    ranges = [
+        ("at", "since", "until"), ("at", "since", "until_local"), ("day", "since_at", "until_at"), ("local", "since", "until"),
+        ("local", "since_at", "until_at"), ("day", "since", "until_at"), ("whole", "from_cents", "from_cents"),
+        ("cents", "from_whole", "to_whole"), ("real", "from_cents", "to_whole"), ("cents", "to_real", "to_real"),
+    ]  # fmt: skip
+    events, rows = frame(spark, stream), frame(spark, master)
+    ours, expected, looked_up = [], [], 0
+    for value, low, high in ranges:
+        on = mr.between(value, low, high, closed="left" if low != high else "both")
+        inside = (F.col(value) >= F.col(low)) & (F.col(value) < F.col(high) if low != high else F.col(value) <= F.col(high))
+        for source in [lake, *(table for name, table in sorted_by.items() if name == low)]:
+            found = mr.enrich(events.select("n", value), source, on, columns=["row"], how="left")
+            looked_up += "MapInArrow" not in found._jdf.queryExecution().toString()
+            ours.append(found.select(F.lit(f"{value} {low} {high}").alias("which"), "n", "row"))
+            joined = events.select("n", value).join(rows, inside, "left")
+            expected.append(joined.select(F.lit(f"{value} {low} {high}").alias("which"), "n", "row"))
+    near = mr.enrich(events.select("n", "at"), lake, mr.near("at", "since", dt.timedelta(hours=3)), columns=["row"])
+    ours.append(near.select(F.lit("near").alias("which"), "n", "row"))
+    apart = F.abs(F.unix_micros("at") - F.unix_micros(F.col("since").cast("timestamp"))) <= 3 * 3600 * 10**6
+    expected.append(events.join(rows, apart).select(F.lit("near").alias("which"), "n", "row"))
+    difference = same_rows(reduce(DataFrame.union, ours), reduce(DataFrame.union, expected))
+    assert difference, difference
+    assert looked_up >= 4
+
+
+def test_errors_of_a_condition_name_the_columns_of_the_user(spark: SparkSession, tmp_path: Path) -> None:
+    """Inside a task columns are s0, s1, k0: nobody has named them so."""
+    stream = frame(spark, _sales(5))
+    lake = _lake(tmp_path / "lake", _prices())
+    build_table(tmp_path / "table", _prices(), "since", page_bytes=4096)
+    table = mr.MasterTable.open(tmp_path / "table")
+    wrong = [
+        (mr.between("ip", "since", "until"), r"columns 'ip' \(int64\) and 'since' \(timestamp"),
+        (mr.between("product", "since", "until"), "column 'product' is string, and ranges"),
+        (mr.between("at", "since", "price"), r"columns 'at' .* and 'price' \(double\) can't be compared"),
+        (mr.between("at", "since", "until", on={"ip": "product"}), "column 'ip' is int64 and the table's key is string"),
+        (mr.between("at", "since", "until", on={"ipp": "product"}), "the stream has no column 'ipp'; it has sale, product"),
+        (mr.near("weight", "since", 1), r"columns 'weight' \(double\) and 'since' .* can't be compared"),
+        (mr.near("at", "since", 1), r"the width of near\('at', ...\) must be a datetime.timedelta"),
+        (mr.near("at", "since", dt.timedelta(1), on={"weight": "product"}), "column 'weight' is double and the table's key"),
+        (mr.similar("weight", "product", 0.5), "similar compares texts; column 'weight' is double"),
+        (mr.similar("wait", "product", 0.5), "the stream has no column 'wait'"),
+        (mr.expr("ip < stream.nowhere"), "nowhere.*; stream has sale, product, at, ip, weight; master has product, since"),
+        (mr.expr("stream.ip < since"), "Cannot compare values of type BIGINT and type TIMESTAMP.*; stream has sale"),
+        (mr.expr("weight <"), "can't evaluate the expression 'weight <'.*; stream has sale"),
+        (mr.expr("weight + price"), "it is DOUBLE, and a condition must be true or false"),
+        (mr.expr(pc.field("stream.wait") < 3), r"FieldRef.Name\(stream.wait\); stream has sale"),
+        (mr.expr(pc.field("stream.ip") < pc.field("master.since")), "no kernel matching input types .*; stream has sale"),
+    ]
+    for on, words in wrong:
+        for source in (lake, table):
+            with pytest.raises((SchemaError, ParameterError), match=words) as refused:
+                mr.enrich(stream, source, on)
+            assert not re.search(r"'[sk]\d'|__millrace", str(refused.value))
+    failing = [
+        (mr.expr("cast(stream.product as int) < master.price"), "the expression .* fails for some rows: .*Could not convert"),
+        (
+            mr.expr(pc.divide_checked(pc.field("stream.sale"), pc.field("stream.sale")) > 3),
+            "fails for some rows: divide by zero",
+        ),
+    ]
+    for on, words in failing:
+        with pytest.raises(Exception, match="fails for some rows") as failed:
+            mr.enrich(stream, lake, on).collect()
+        error = mr.task_error(failed.value)
+        assert isinstance(error, ParameterError)
+        assert re.search(words, str(error))
+        assert not re.search(r"\b[sk]\d\b|__millrace", str(error))
 
 
 @pytest.mark.parametrize(

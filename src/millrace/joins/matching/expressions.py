@@ -37,10 +37,11 @@ class _ExpressionMatcher(Remembered, ABC):
     """What both have in common: the columns of either side, and pairs taken in portions."""
 
     reversed_ranges = 0
+    _failures: tuple[type[Exception], ...] = (pa.ArrowException,)  # of an evaluation
 
     def __init__(self, relation: Relation, spec: JoinSpec, window: Window, budget: Budget) -> None:
         assert isinstance(spec.condition, Expr)
-        self._expression = spec.condition.expression
+        self._expression, self._zone = spec.condition.expression, spec.condition.zone
         spelled = {column: name for name, column in spec.condition.names}
         self._columns = list(spec.condition.stream_columns(spec.stream_schema))
         self._names = [spelled.get(column, column) for column in self._columns]
@@ -85,13 +86,31 @@ class _ExpressionMatcher(Remembered, ABC):
     def next(self, limit: int) -> Found:
         slots, rows = self._left
         while len(slots) < limit:
-            part = next(self._parts, None)
+            part = self._next_part()
             if part is None:
                 self._left = (_EMPTY, _EMPTY)
                 return slots, rows, True
             slots, rows = np.concatenate((slots, part[0])), np.concatenate((rows, part[1]))
         self._left = (slots[limit:], rows[limit:])
         return slots[:limit], rows[:limit], False
+
+    def _next_part(self) -> tuple[Int64Array, Int64Array] | None:
+        try:
+            return next(self._parts, None)
+        except self._failures as failed:
+            if isinstance(failed, MemoryError):
+                raise
+            raise ParameterError(
+                f"the expression {self._text} fails for some rows: {_first_line(failed)}; write it so that it is true, false or "
+                "null for every pair of rows, for instance with try_cast"
+            ) from failed
+
+    @property
+    def _text(self) -> str:
+        return repr(self._expression) if isinstance(self._expression, str) else str(self._expression)
+
+    def _unusable(self, reason: str, everything: _Sides) -> SchemaError:
+        return SchemaError(f"can't evaluate the expression {self._text}: {reason}; {everything}")
 
     def _waiting_rows(self, slots: Int64Array) -> pa.Table:
         if not self._columns:
@@ -119,13 +138,16 @@ class SqlMatcher(_ExpressionMatcher):
             raise ParameterError("mr.expr with SQL text needs DuckDB: pip install 'millrace-spark[conditions]'") from missing
         config: dict[str, Any] = {"memory_limit": f"{SQL_BYTES >> 20}MiB", "threads": 1, "enable_external_access": False}
         self._database = duckdb.connect(":memory:", config=config)
+        self._failures = (duckdb.Error, pa.ArrowException)
         self._query = f"SELECT {_SLOT}, {_ROW} FROM stream JOIN master ON ({self._expression}\n)"
         try:
+            self._database.execute("SET TimeZone = $zone", {"zone": _duckdb_zone(self._zone)})
             self._run(stream, table).fetchall()
+            (kind,) = self._database.sql(f"SELECT ({self._expression}\n) FROM stream, master").types
         except duckdb.Error as wrong:
-            raise SchemaError(
-                f"can't evaluate the expression {self._expression!r}: {str(wrong).splitlines()[0]}; {everything}"
-            ) from wrong
+            raise self._unusable(_first_line(wrong), everything) from wrong
+        if str(kind) not in ("BOOLEAN", '"NULL"'):
+            raise self._unusable(f"it is {kind}, and a condition must be true or false", everything)
 
     def _run(self, stream: pa.Table, table: pa.Table) -> Any:
         self._database.register("stream", stream)
@@ -148,8 +170,7 @@ class ArrowMatcher(_ExpressionMatcher):
         try:
             kept = _crossed(stream, table).filter(self._expression)
         except pa.ArrowException as wrong:
-            reason = str(wrong).splitlines()[0].split(" in stream.")[0]
-            raise SchemaError(f"can't evaluate the expression {self._expression}: {reason}; {everything}") from wrong
+            raise self._unusable(_first_line(wrong).split(" in stream.")[0], everything) from wrong
         assert kept.num_rows == 0
 
     def _evaluated(self, stream: pa.Table, table: pa.Table) -> Iterator[tuple[Int64Array, Int64Array]]:
@@ -177,6 +198,15 @@ class _Sides:
 def _pairs(memory_bytes: int) -> int:
     """Pairs of a block: an eighth of the memory, within reason."""
     return max(_LEAST_PAIRS, min(memory_bytes // 8 // _PAIR_BYTES, _MOST_PAIRS))
+
+
+def _first_line(failed: Exception) -> str:
+    """What is wrong, without the lines that show the query that we made of an expression."""
+    return next(iter(str(failed).splitlines()), type(failed).__name__)
+
+
+def _duckdb_zone(zone: str) -> str:
+    return f"GMT{zone}" if zone.startswith(("+", "-")) else zone
 
 
 def _numbered(table: pa.Table, name: str, numbers: Int64Array) -> pa.Table:
