@@ -101,8 +101,8 @@ class _ExpressionMatcher(Remembered, ABC):
             if isinstance(failed, MemoryError):
                 raise
             raise ParameterError(
-                f"the expression {self._text} fails for some rows: {_first_line(failed)}; write it so that it is true, false or "
-                "null for every pair of rows, for instance with try_cast"
+                f"the expression {self._text} fails for some rows: {_first_line(failed)}; write it so that it is true, false "
+                "or null for every pair of rows, for instance with try_cast"
             ) from failed
 
     @property
