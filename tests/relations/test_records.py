@@ -55,7 +55,7 @@ def test_what_was_packed_is_unpacked(batch: pa.RecordBatch, seed: int) -> None:
     for _ in range(2):  # the second time with what was learnt of the first
         rows = rng.integers(-1, batch.num_rows, rng.integers(1, 2 * batch.num_rows + 1))
         addresses = np.where(rows < 0, 0, records.buffers()[2].address + starts[rows].astype(np.int64))
-        for name, array in zip(names, unpacker.unpack(addresses), strict=True):
+        for name, array in unpacker.unpack(addresses)[0].items():
             array.validate(full=True)
             assert array.type == batch.schema.field(name).type
             assert array.to_pylist() == [None if row < 0 else batch.column(name)[row].as_py() for row in rows.tolist()]
@@ -77,5 +77,5 @@ def test_a_table_of_many_columns_has_a_null_bit_for_each(columns: int) -> None:
     address = records.buffers()[2].address
     starts = np.frombuffer(records.buffers()[1], np.int32)[:2]
     maybe = {column.name for column in layout.packed if flags & column.null_flag}
-    out = Unpacker(layout.packed, layout, maybe).unpack(address + starts.astype(np.int64))
+    out = list(Unpacker(layout.packed, layout, maybe).unpack(address + starts.astype(np.int64))[0].values())
     assert [array.to_pylist() for array in out] == [batch.column(column.name).to_pylist() for column in layout.packed]

@@ -134,8 +134,8 @@ class ExpiringRun:
     def match(self, codes: Int64Array, pages: Int64Array) -> tuple[Int64Array, Int64Array]:
         return self._fresh().match(codes, pages)
 
-    def take(self, rows: Int64Array, columns: Sequence[str]) -> pa.RecordBatch:
-        return self._fresh().take(rows, columns)
+    def take(self, rows: Int64Array, columns: Sequence[str], limit_bytes: int | None = None) -> pa.RecordBatch:
+        return self._fresh().take(rows, columns, limit_bytes)
 
     def _fresh(self) -> PageRun:
         self._check()

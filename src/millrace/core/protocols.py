@@ -44,8 +44,9 @@ class PageRun(Protocol):
         """For each wanted code on a page of this run (an absolute page number): first row with it, and how many follow
         on the same page. Only indexed relations, whose pages are sorted by code, have it."""
 
-    def take(self, rows: Int64Array, columns: Sequence[str]) -> pa.RecordBatch:
-        """The given rows, copied out."""
+    def take(self, rows: Int64Array, columns: Sequence[str], limit_bytes: int | None = None) -> pa.RecordBatch:
+        """The given rows, copied out. With `limit_bytes`, only as many of them, from the first on, as take no more: one at
+        least."""
 
 
 class Zones(NamedTuple):

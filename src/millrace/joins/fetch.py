@@ -91,6 +91,11 @@ class FetchJoin(Windowed):
         return taken
 
     def step(self) -> Step:
+        step = self._emitter.go_on() if self._emitter.behind else self._loop()
+        self.pending -= step.counts.removed
+        return step
+
+    def _loop(self) -> Step:
         self._emitter.begin()
         if self._wanted is None and self._pairs is None:
             self._load()
@@ -105,7 +110,6 @@ class FetchJoin(Windowed):
         counts = StepCounts(probes=self._probes, pinned_matches=self._pinned_matches)
         step = self._emitter.finish(counts + self._reader.counts())
         self._probes = self._pinned_matches = 0
-        self.pending -= step.counts.removed
         return step
 
     def _load(self) -> None:

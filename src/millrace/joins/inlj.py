@@ -106,6 +106,11 @@ class IndexNestedLoopJoin(Windowed):
         return taken
 
     def step(self) -> Step:
+        step = self._emitter.go_on() if self._emitter.behind else self._loop()
+        self.pending -= step.counts.removed
+        return step
+
+    def _loop(self) -> Step:
         self._emitter.begin()
         if self._at == len(self._slots) and self._pairs is None:
             self._look_up()
@@ -113,7 +118,6 @@ class IndexNestedLoopJoin(Windowed):
             self._go_on()
         step = self._emitter.finish(StepCounts(probes=self._probes) + self._reader.counts())
         self._probes = 0
-        self.pending -= step.counts.removed
         return step
 
     def _look_up(self) -> None:

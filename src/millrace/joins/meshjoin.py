@@ -89,7 +89,7 @@ def _plan(
     least = fixed + chunks * (tuples_per_step or 1) * prices.slot_bytes + prices.least_output_bytes
     check_budget(budget, int(least.min()))
     output_rows = prices.output_rows(budget.free_bytes - int(least.min()))
-    left = budget.free_bytes - output_rows * prices.output_row_bytes - fixed
+    left = budget.free_bytes - prices.output_bytes(output_rows) - fixed
     w = left // (chunks * prices.slot_bytes) if tuples_per_step is None else np.full(len(b), tuples_per_step)
     w = np.minimum(w, MAX_SLOTS // chunks)
     fits = (w >= 1) & (w * chunks * prices.slot_bytes <= left)

@@ -82,7 +82,7 @@ def _plan(relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int 
     least = fixed + prices.slot_bytes + prices.least_output_bytes
     check_budget(budget, int(least.min()))
     output_rows = prices.output_rows(budget.free_bytes - int(least.min()))
-    left = budget.free_bytes - output_rows * prices.output_row_bytes - fixed
+    left = budget.free_bytes - prices.output_bytes(output_rows) - fixed
     window = (left // prices.slot_bytes).clip(0, MAX_SLOTS)
     # pages used in place cost no buffer, but a longer read still delays every result: rated as if they did
     rated = window - (b * relation.page_bytes if relation.resident else 0) // prices.slot_bytes

@@ -74,6 +74,11 @@ class ScanJoin(Windowed):
         return taken
 
     def step(self) -> Step:
+        step = self._emitter.go_on() if self._emitter.behind else self._loop()
+        self.pending -= step.counts.removed
+        return step
+
+    def _loop(self) -> Step:
         self._emitter.begin()
         if self._run is None:
             self._mesh()
@@ -81,7 +86,6 @@ class ScanJoin(Windowed):
             self._probe(self._run)
         step = self._emitter.finish(StepCounts(probes=self._probes) + self._reader.counts())
         self._probes = 0
-        self.pending -= step.counts.removed
         return step
 
     def _mesh(self) -> None:

@@ -12,21 +12,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.protocols import JoinSpec, KeyLookup, Relation
-from millrace.joins.emit import OUTPUT_ROWS
+from millrace.joins.emit import OUTPUT_ROWS, long_row_bytes, output_row_bytes
 from millrace.joins.reading import disk_index
-from millrace.structures.window import Window, row_bytes
+from millrace.structures.window import Window
 
 MIN_OUTPUT_ROWS = 256  # fewer rows a step would cost more in calls than they save in memory
 MAX_SLOTS = 1 << 30  # links are 32-bit
 BUFFER_BYTES = 512 * 1024  # a read this long costs about what the seek before it does, on disks old and new
 _SPARE_SHARE = 8
 _INDEX_SHARE = 16
-_PAIR_BYTES = 8 + 8 + 8  # slot, row, sequence
 
 
 @dataclass(frozen=True)
@@ -41,34 +38,38 @@ class Sizing:
     def bytes_of(self, relation: Relation, spec: JoinSpec, extra_bytes_per_slot: int, extra_bytes_per_page: int = 0) -> int:
         """What all of it takes."""
         prices, index = Prices.of(relation, spec, extra_bytes_per_slot, extra_bytes_per_page), disk_index(relation)
-        pages, output = self.buffer_pages * prices.page_bytes, self.output_rows * prices.output_row_bytes
+        pages, output = self.buffer_pages * prices.page_bytes, prices.output_bytes(self.output_rows)
         held = index.least_bytes + self.hot_keys * index.hot_key_bytes if index is not None else 0
         return self.capacity * prices.slot_bytes + pages + output + held
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Bytes of one slot, one page in the disk buffer, and one row of a step's output."""
+    """Bytes of one slot, one page in the disk buffer, one row of a step's output, and one that is as long as rows get."""
 
     slot_bytes: int
     page_bytes: int
     output_row_bytes: int
+    long_row_bytes: int = 0
 
     @classmethod
     def of(cls, relation: Relation, spec: JoinSpec, extra_bytes_per_slot: int, extra_bytes_per_page: int = 0) -> Prices:
         spec.check_against(relation)
         slot_bytes = Window.bytes_per_tuple(relation, spec) + extra_bytes_per_slot
         page_bytes = extra_bytes_per_page + (0 if relation.resident else relation.page_bytes)
-        return cls(slot_bytes, page_bytes, _output_row_bytes(relation, spec))
+        return cls(slot_bytes, page_bytes, output_row_bytes(relation, spec), long_row_bytes(relation, spec))
 
     @property
     def least_output_bytes(self) -> int:
-        return MIN_OUTPUT_ROWS * self.output_row_bytes
+        return self.output_bytes(MIN_OUTPUT_ROWS)
+
+    def output_bytes(self, rows: int) -> int:
+        """What a step takes that puts out so many rows, or one long row more."""
+        return rows * self.output_row_bytes + self.long_row_bytes
 
     def output_rows(self, spare_bytes: int) -> int:
         """Rows of a step's output when `spare_bytes` are left after everything, the least output too, has its least."""
-        share = (self.least_output_bytes + max(0, spare_bytes) // _SPARE_SHARE) // self.output_row_bytes
-        return min(share, OUTPUT_ROWS)
+        return min(MIN_OUTPUT_ROWS + max(0, spare_bytes) // _SPARE_SHARE // self.output_row_bytes, OUTPUT_ROWS)
 
 
 def plan_window(
@@ -107,7 +108,7 @@ def plan_window(
     if index is not None:
         hot_keys = min(spare // _INDEX_SHARE // index.hot_key_bytes, index.hot_keys)
         fixed_bytes += hot_keys * index.hot_key_bytes
-    left = budget.free_bytes - fixed_bytes - output_rows * prices.output_row_bytes - pages * prices.page_bytes
+    left = budget.free_bytes - fixed_bytes - prices.output_bytes(output_rows) - pages * prices.page_bytes
     return Sizing(min(left // prices.slot_bytes, max_slots, MAX_SLOTS), pages, output_rows, hot_keys)
 
 
@@ -131,7 +132,8 @@ def reserve(relation: Relation, spec: JoinSpec, budget: Budget, sizing: Sizing, 
         budget.reserve("disk buffer", sizing.buffer_pages * relation.page_bytes)
     if extra_bytes_per_page:
         budget.reserve("page codes", sizing.buffer_pages * extra_bytes_per_page)
-    budget.reserve("output", sizing.output_rows * _output_row_bytes(relation, spec))
+    prices = Prices.of(relation, spec, 0)
+    budget.reserve("output", prices.output_bytes(sizing.output_rows))
 
 
 def open_index(relation: Relation, budget: Budget, hot_keys: int) -> KeyLookup | None:
@@ -155,31 +157,3 @@ def check_budget(budget: Budget, least_bytes: int) -> None:
 def check_at_least_one(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise ParameterError(f"{name} must be at least 1; got {value}")
-
-
-def _output_row_bytes(relation: Relation, spec: JoinSpec) -> int:
-    """Bytes of one output row while a step builds it: parts and whole exist side by side for a moment."""
-    carried = row_bytes(pa.schema([spec.stream_schema.field(name) for name in spec.carry]))
-    found = _relation_bytes(relation, spec.columns)
-    if spec.condition is not None:
-        keys = tuple(theirs for _, theirs in spec.condition.on)
-    else:
-        keys = () if relation.codec.exact else relation.key
-    compared = 2 * _relation_bytes(relation, keys)
-    return _PAIR_BYTES + 2 * (carried + found) + compared
-
-
-def _relation_bytes(relation: Relation, columns: tuple[str, ...]) -> int:
-    """Bytes of these columns in a row; where widths vary, no less than the mean row of the relation."""
-    schema = pa.schema([relation.schema.field(name) for name in columns])
-    planned = row_bytes(schema)
-    if all(_fixed_width(field.type) for field in schema):
-        return planned
-    return max(planned, relation.page_bytes * relation.pages // max(1, relation.rows))
-
-
-def _fixed_width(kind: pa.DataType) -> bool:
-    try:
-        return kind.bit_width > 0
-    except ValueError:
-        return False

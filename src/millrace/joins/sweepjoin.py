@@ -93,6 +93,9 @@ class SweepJoin(Windowed):
         return count
 
     def step(self) -> Step:
+        return self._emitter.go_on() if self._emitter.behind else self._loop()
+
+    def _loop(self) -> Step:
         if len(self._arrivals):
             self._place()
         self._emitter.begin()

@@ -115,7 +115,7 @@ def _plan(
     least = int(taken.min()) + prices.slot_bytes + prices.least_output_bytes
     check_budget(budget, least)
     output_rows = prices.output_rows(budget.free_bytes - least)
-    window = (budget.free_bytes - output_rows * prices.output_row_bytes - taken) // prices.slot_bytes
+    window = (budget.free_bytes - prices.output_bytes(output_rows) - taken) // prices.slot_bytes
     # pages used in place take no memory, but are to be looked at one by one: rated as if they did
     used = (k + pinned) * relation.page_bytes // prices.slot_bytes if relation.resident else 0
     rate = _rate(np.maximum(window - used, 1.0), k, pinned, relation, zipf_exponent, costs)

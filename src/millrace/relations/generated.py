@@ -15,6 +15,7 @@ import pyarrow as pa
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.core.protocols import PageRuns
+from millrace.core.rowbytes import within
 from millrace.core.step import Int64Array
 
 KEY = "key"
@@ -66,8 +67,8 @@ class GeneratedRun:
         first = np.searchsorted(self.pages, pages) * per_page + np.where(found, inside, 0)
         return first, found.astype(np.int64)
 
-    def take(self, rows: Int64Array, columns: Sequence[str]) -> pa.RecordBatch:
-        return generated_rows(self._keys(rows), self._relation.row_bytes, columns)
+    def take(self, rows: Int64Array, columns: Sequence[str], limit_bytes: int | None = None) -> pa.RecordBatch:
+        return within(generated_rows(self._keys(rows), self._relation.row_bytes, columns), limit_bytes)
 
     def _keys(self, rows: Int64Array) -> Int64Array:
         page, inside = np.divmod(rows, self._relation.rows_per_page)

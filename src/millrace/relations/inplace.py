@@ -22,14 +22,17 @@ from millrace.core.memoryaccess import load64
 from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.records import AHEAD, Unpacker, copy_records
 from millrace.relations.search import ask_for_cards, guess_rows, guess_rows_again, record_at, seek_code
-from millrace.relations.stored import StoredRelation
+from millrace.relations.stored import StoredRelation, StoredRun
 
 SCRATCH_BYTES = 64  # per key, all arrays of `look_up` together
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One row for each key that was looked up: whether it was found, and the columns, null where it was not."""
+    """One row for each key that was looked up: whether it was found, and the columns, null where it was not.
+
+    With a limit in bytes, an answer may be that of the first keys only, but of one at least.
+    """
 
     found: npt.NDArray[np.bool_]
     columns: list[pa.Array]
@@ -43,25 +46,33 @@ class InPlace:
         self._relation = relation
         self._whole = relation.whole()
         self._columns = columns
-        self._packed, self._others = relation.split(columns)
-        self._values = relation.unpacker(self._packed)
+        packed, self._others = relation.split(columns)
+        self._nested = [name for name in self._others if name != relation.version.code_column]
+        self._values = relation.unpacker(packed)
         self._keys = relation.unpacker(relation.split(relation.key)[0])
         self._nothing = relation.unpacker(())
 
-    def look_up(self, keys: Sequence[pa.Array]) -> Answer:
+    def look_up(self, keys: Sequence[pa.Array], limit_bytes: int | None = None) -> Answer:
+        """The rows of these keys, or of the first of them: see `Answer`."""
         relation = self._relation
         encoded = relation.codec.encode(keys)
         pages, used = relation.first_pages(encoded.codes, encoded.valid)
         rows = np.empty(len(pages), np.int32)
         records = np.empty(len(pages), np.int64)
         if relation.codec.exact:
-            packed = self._find(encoded.codes, pages, rows, records, self._values)
+            values, count = self._find(encoded.codes, pages, rows, records, self._values, limit_bytes)
         else:
             self._find(encoded.codes, pages, rows, records, self._nothing)
-            records[~relation.codec.equal(keys, self._keys.unpack(records))] = 0
-            packed = self._values.unpack(records)
-        found = records != 0
-        values = dict(zip(self._packed, packed, strict=True))
+            theirs, count = self._keys.unpack(records, limit_bytes)
+            same = relation.codec.equal([column.slice(0, count) for column in keys], [theirs[name] for name in relation.key])
+            records[:count][~same] = 0
+            del theirs
+            values, count = self._values.unpack(records[:count], limit_bytes)
+        if self._nested and limit_bytes is not None:
+            values, count = first_nested(self._whole, self._nested, records[:count], pages, rows, values, limit_bytes)
+        if count < len(pages):
+            encoded, pages, rows = Codes(*(part[:count] for part in encoded)), pages[:count], rows[:count]
+        found = records[:count] != 0
         for name in self._others:
             if name == relation.version.code_column:  # the key, where it is its own code
                 kind = relation.schema.field(name).type
@@ -71,15 +82,17 @@ class InPlace:
         return Answer(found, [values[name] for name in self._columns], self._counts(encoded, pages, used, found))
 
     def _find(
-        self, codes: Int64Array, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], records: Int64Array, out: Unpacker
-    ) -> list[pa.Array]:
-        """Find the record of each code, 0 where there is none, and unpack it."""
+        self, codes: Int64Array, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], records: Int64Array, out: Unpacker,
+        limit_bytes: int | None = None,
+    ) -> tuple[dict[str, pa.Array], int]:  # fmt: skip
+        """Find the record of each code, 0 where there is none, and unpack it; how many were: see `Unpacker.unpack`."""
         cards = self._relation.cards
-        sink = out.begin(len(codes))
+        sink = out.begin(len(codes), limit_bytes)
         done = 0
         while (done := find_and_copy(codes, pages, cards, rows, records, done, tuple(sink))) < len(codes):
-            out.grow(sink)
-        return out.finish(records, sink)
+            if not out.grow(sink, done):
+                break
+        return out.finish(records[:done], sink), done
 
     def _counts(self, encoded: Codes, pages: npt.NDArray[np.int32], used: int, found: npt.NDArray[np.bool_]) -> StepCounts:
         keys, matches, nulls = len(found), int(np.count_nonzero(found)), int(np.count_nonzero(encoded.nulls))
@@ -88,6 +101,16 @@ class InPlace:
             probes=int(np.count_nonzero(pages >= 0)), matches=matches, removed=keys, matched=matches,
             absent_keys=keys - matches - nulls, null_keys=nulls,
         )  # fmt: skip
+
+
+def first_nested(
+    whole: StoredRun, names: Sequence[str], records: Int64Array, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32],
+    values: dict[str, pa.Array], limit_bytes: int,
+) -> tuple[dict[str, pa.Array], int]:  # fmt: skip
+    """What was unpacked of the first rows, as many as have nested values within the limit; and how many."""
+    at = np.where(records != 0, pages[: len(records)], np.int32(-1))
+    count = whole.nested_fitting(names, at, rows[: len(records)], limit_bytes)
+    return {name: column.slice(0, count) for name, column in values.items()}, count
 
 
 @kernel

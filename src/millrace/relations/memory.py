@@ -10,6 +10,7 @@ import pyarrow as pa
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.core.protocols import PageRuns
+from millrace.core.rowbytes import within
 from millrace.core.step import Int64Array
 from millrace.relations.frequency import KeyEntries, frequency_order, key_entries
 
@@ -42,8 +43,8 @@ class MemoryRun:
             counts[i] = base + np.searchsorted(page, codes[i], "right") - first[i]
         return first, counts
 
-    def take(self, rows: Int64Array, columns: Sequence[str]) -> pa.RecordBatch:
-        return self._batch.select(list(columns)).take(pa.array(self._positions[rows]))
+    def take(self, rows: Int64Array, columns: Sequence[str], limit_bytes: int | None = None) -> pa.RecordBatch:
+        return within(self._batch.select(list(columns)).take(pa.array(self._positions[rows])), limit_bytes)
 
 
 class MemoryFrames:

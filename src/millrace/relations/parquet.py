@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from millrace.core.errors import DamagedTableError, ParameterError, SchemaError, TableError
 from millrace.core.keys import Codes, KeyCodec
 from millrace.core.protocols import Zones
+from millrace.core.rowbytes import fitting, has_fixed_width, sizes_of
 from millrace.core.step import Int64Array
 
 ROWS_PER_PAGE = 8192
@@ -91,8 +92,12 @@ class ParquetRun:
     def match(self, codes: Int64Array, pages: Int64Array) -> tuple[Int64Array, Int64Array]:
         raise SchemaError("Parquet pages are not sorted by key: nothing can be looked up in them")
 
-    def take(self, rows: Int64Array, columns: Sequence[str]) -> pa.RecordBatch:
-        return self._batch.select(list(columns)).take(pa.array(rows))
+    def take(self, rows: Int64Array, columns: Sequence[str], limit_bytes: int | None = None) -> pa.RecordBatch:
+        batch = self._batch.select(list(columns))
+        if limit_bytes is not None and not all(has_fixed_width(kind) for kind in batch.schema.types):
+            sizes = sizes_of(batch.columns, batch.num_rows)[rows]
+            rows = rows[: max(1, fitting(sizes, limit_bytes))]
+        return batch.take(pa.array(rows))
 
 
 class ParquetRelation:

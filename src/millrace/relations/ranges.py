@@ -23,7 +23,7 @@ from millrace.core.errors import SchemaError
 from millrace.core.memoryaccess import load8, load32, load64
 from millrace.core.ordered import LEAST, floors, has_floors, ordered_codes, same_codes
 from millrace.core.step import Int64Array, StepCounts
-from millrace.relations.inplace import Answer
+from millrace.relations.inplace import Answer, first_nested
 from millrace.relations.records import AHEAD, copy_records
 from millrace.relations.search import ask_for_cards, guess_rows, guess_rows_again, record_at, seek_code, take_codes
 from millrace.relations.stored import StoredRelation
@@ -122,14 +122,16 @@ class RangesInPlace:
         self._zone = condition.zone
         self.reversed_ranges = _checked(relation, condition, self._common)[1]
         self._whole = relation.whole()
-        self._packed, self._others = relation.split(columns)
-        self._values = relation.unpacker(self._packed)
+        packed, self._others = relation.split(columns)
+        self._nested = [name for name in self._others if name != relation.version.code_column]
+        self._values = relation.unpacker(packed)
         self._highs = relation.unpacker((condition.high,))
         self._nothing = relation.unpacker(())
         self._beyond = condition.closed in ("right", "neither")  # a value must lie behind the beginning of its range
         self._end = self._end_of(condition)
 
-    def look_up(self, keys: Sequence[pa.Array]) -> Answer:
+    def look_up(self, keys: Sequence[pa.Array], limit_bytes: int | None = None) -> Answer:
+        """The ranges of these values, or of the first of them: see `Answer`."""
         codes, valid = ordered_codes(keys[0], self._common, self._zone)
         begins = codes
         if self._beyond:  # begins before the value: begins at the code before it or earlier
@@ -138,16 +140,17 @@ class RangesInPlace:
         pages, used = self._relation.preceding_pages(begins, valid)
         rows = np.empty(len(codes), np.int32)
         records = np.empty(len(codes), np.int64)
-        packed = self._find(codes, begins, pages, rows, records)
-        found = records != 0
-        values = dict(zip(self._packed, packed, strict=True))
+        values, count = self._find(codes, begins, pages, rows, records, limit_bytes)
+        if self._nested and limit_bytes is not None:
+            values, count = first_nested(self._whole, self._nested, records[:count], pages, rows, values, limit_bytes)
+        pages, rows, found = pages[:count], rows[:count], records[:count] != 0
         for name in self._others:
             if name == self._relation.version.code_column:
                 lows = pa.array(self._lows(pages, rows, found), mask=None if found.all() else ~found)
                 values[name] = lows.view(self._relation.schema.field(name).type)
             else:
                 values[name] = self._whole.nested(name, np.where(found, pages, np.int32(-1)), rows)
-        count, matches, lacking = len(codes), int(np.count_nonzero(found)), keys[0].null_count
+        matches, lacking = int(np.count_nonzero(found)), keys[0].slice(0, count).null_count
         counts = StepCounts(
             tuples_in=count, pages_read=used, bytes_read=used * self._relation.page_bytes,
             probes=int(np.count_nonzero(pages >= 0)), matches=matches, removed=count, matched=matches,
@@ -166,21 +169,24 @@ class RangesInPlace:
 
     def _find(
         self, codes: Int64Array, begins: Int64Array, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32],
-        records: Int64Array,
-    ) -> list[pa.Array]:  # fmt: skip
-        """Find the record of the range of each value, 0 where it lies in none, and unpack it."""
+        records: Int64Array, limit_bytes: int | None,
+    ) -> tuple[dict[str, pa.Array], int]:  # fmt: skip
+        """Find the record of the range of each value, 0 where it lies in none, and unpack it; how many were: see
+        `Unpacker.unpack`."""
         out = self._values if self._end.width else self._nothing
-        sink = out.begin(len(codes))
+        sink = out.begin(len(codes), limit_bytes)
         arrays, done = tuple(sink), 0
         cards = self._relation.cards
         while (done := find_range(codes, begins, pages, cards, self._end, rows, records, done, arrays)) < len(codes):
-            out.grow(sink)
+            if not out.grow(sink, done):
+                break
         if self._end.width:
-            return out.finish(records, sink)
-        highs, ends = ordered_codes(self._highs.unpack(records)[0], self._common, self._zone)
+            return out.finish(records[:done], sink), done
+        (high,) = self._highs.unpack(records)[0].values()
+        highs, ends = ordered_codes(high, self._common, self._zone)
         before = codes <= highs if self._end.inclusive else codes < highs
         records[~np.where(ends, before, self._end.open_ended)] = 0
-        return self._values.unpack(records)
+        return self._values.unpack(records, limit_bytes)
 
     def _lows(self, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], found: npt.NDArray[np.bool_]) -> Int64Array:
         """Where the ranges that were found begin; anything for others."""

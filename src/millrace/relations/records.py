@@ -92,10 +92,14 @@ class Unpacker:
         self._text_bytes = [_FIRST_TEXT_BYTES] * len(self._texts)  # per row
         self._values: list[npt.NDArray[np.uint8]] = []
         self._tails: list[pa.Buffer] = []
+        self._limit_bytes: int | None = None
 
-    def begin(self, rows: int) -> Sink:
+    def begin(self, rows: int, limit_bytes: int | None = None) -> Sink:
+        """Room for so many rows. With a limit, their texts take no more, unless those of the first row alone do."""
+        self._limit_bytes = limit_bytes
         self._values = [np.empty(rows * column.width, np.uint8) for column in self._fixed]
-        room = [int(rows * each) + 1 for each in self._text_bytes]
+        most = (_MOST_TEXT_BYTES if limit_bytes is None else limit_bytes) // max(1, len(self._texts))
+        room = [min(int(rows * each), most) + 1 for each in self._text_bytes]
         self._tails = [pa.allocate_buffer(size, resizable=True) for size in room]
         ends = np.empty((len(self._texts), rows + 1), np.int32)
         ends[:, 0] = 0
@@ -104,25 +108,31 @@ class Unpacker:
             ends, _array(tail.address for tail in self._tails), np.array(room, np.int64), np.zeros(2, np.int64),
         )  # fmt: skip
 
-    def grow(self, sink: Sink) -> None:
-        """Make room for the text that did not fit."""
+    def grow(self, sink: Sink, done: int) -> bool:
+        """Make room for the text that did not fit; False if that would be too much, and the first `done` rows have to do."""
         text, needed = sink.lacking.tolist()
+        left = _MOST_TEXT_BYTES
+        if self._limit_bytes is not None:
+            left = min(left, self._limit_bytes - int(sink.ends[:, done].sum()) + int(sink.ends[text, done]))
+        if needed > left and done and self._limit_bytes is not None:
+            return False
         if needed > _MOST_TEXT_BYTES:
             raise TableError(
                 f"column {self._texts[text].name!r} has values too long to put out {sink.ends.shape[1] - 1} of them at once; "
-                "give less memory= or leave the column out with columns="
+                "leave the column out with columns="
             )
-        room = min(max(2 * int(sink.room[text]), needed), _MOST_TEXT_BYTES)
+        room = max(needed, min(2 * int(sink.room[text]), left))
         self._tails[text].resize(room)
         sink.tails[text], sink.room[text] = self._tails[text].address, room
+        return True
 
-    def finish(self, records: Int64Array, sink: Sink, *, all_found: bool = False) -> list[pa.Array]:
-        """The columns, once every row was copied; null where a record is 0, which none is if all were found."""
+    def finish(self, records: Int64Array, sink: Sink, *, all_found: bool = False) -> dict[str, pa.Array]:
+        """The columns of rows that were copied, by name; null where a record is 0, which none is if all were found."""
         rows = len(records)
         found = {column.name: [_plain(column, out)] for column, out in zip(self._fixed, self._values, strict=True)}
         for number, (column, tail) in enumerate(zip(self._texts, self._tails, strict=True)):
-            used = int(sink.ends[number, -1])
-            found[column.name] = [pa.py_buffer(sink.ends[number]), tail.slice(0, used)]
+            used = int(sink.ends[number, rows])
+            found[column.name] = [pa.py_buffer(sink.ends[number, : rows + 1]), tail.slice(0, used)]
             self._text_bytes[number] = max(self._text_bytes[number], _SPARE * used / max(1, rows))
         bitmap_bytes = -(-rows // 8)
         shared, missing = None, 0
@@ -130,24 +140,28 @@ class Unpacker:
             present = np.zeros(bitmap_bytes, np.uint8)
             missing = rows - mark_present(records, present)
             shared = pa.py_buffer(present) if missing else None
-        arrays = []
+        arrays = {}
         for column in self._columns:
             validity, nulls = shared, missing
             if column.name in self._may_be_null:
                 bits = np.zeros(bitmap_bytes, np.uint8)
                 nulls = rows - mark_valid(records, column.number >> 3, 1 << (column.number & 7), bits)
                 validity = pa.py_buffer(bits) if nulls else None
-            arrays.append(pa.Array.from_buffers(column.type, rows, [validity, *found[column.name]], nulls))
+            arrays[column.name] = pa.Array.from_buffers(column.type, rows, [validity, *found[column.name]], nulls)
         self._values, self._tails = [], []
         return arrays
 
-    def unpack(self, records: Int64Array, *, all_found: bool = False) -> list[pa.Array]:
-        """Columns whose row i comes from the record at address `records[i]`, and is null where that is 0."""
-        sink = self.begin(len(records))
+    def unpack(
+        self, records: Int64Array, limit_bytes: int | None = None, *, all_found: bool = False
+    ) -> tuple[dict[str, pa.Array], int]:
+        """Columns by name, whose row i comes from the record at address `records[i]`, and is null where that is 0; and how many
+        rows. These are fewer than all, but one at least, where their texts take more than `limit_bytes`."""
+        sink = self.begin(len(records), limit_bytes)
         done = 0
         while (done := copy_records(records, done, len(records), tuple(sink))) < len(records):
-            self.grow(sink)
-        return self.finish(records, sink, all_found=all_found)
+            if not self.grow(sink, done):
+                break
+        return self.finish(records[:done], sink, all_found=all_found), done
 
 
 def _text(values: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Buffer | None]:

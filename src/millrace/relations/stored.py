@@ -6,7 +6,7 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,6 +18,7 @@ import xxhash
 
 from millrace.core.errors import DamagedTableError, ParameterError, TableError
 from millrace.core.protocols import PageRuns
+from millrace.core.rowbytes import fitting, sizes_of
 from millrace.core.step import Int64Array
 from millrace.relations import search
 from millrace.relations.files import READ_MODES, LargeWrites, ReadMode, Stamp, map_file, open_file, read_into
@@ -32,6 +33,7 @@ from millrace.relations.shard import ALIGNMENT, checksum
 _Int32s = npt.NDArray[np.int32]
 
 _Span = tuple[int, int, int, int, int]  # shard, first byte, end, first page, pages
+_NESTED_COPIES = 3  # of nested values that are put together: those of each page, all of them, and all in order
 _COPY_BYTES = 1 << 20  # read at a time when a shard is copied; a page at least
 _log = logging.getLogger("millrace")
 
@@ -66,20 +68,22 @@ class StoredRun:
         search.find_codes(codes, at, self.places, self._relation.index, first, count)
         return first, count
 
-    def take(self, rows: Int64Array, columns: Sequence[str]) -> pa.RecordBatch:
+    def take(self, rows: Int64Array, columns: Sequence[str], limit_bytes: int | None = None) -> pa.RecordBatch:
         relation = self._relation
         place = np.empty(len(rows), np.int32)
         inside = np.empty(len(rows), np.int32)
         search.resolve_rows(rows, self._guess, relation.rows_per_page, self._bases, place, inside)
         packed, others = relation.split(columns)
+        count = len(rows) if limit_bytes is None else self.nested_fitting(others, place, inside, limit_bytes)
         found: dict[str, pa.Array] = {}
         if packed:
-            addresses = np.empty(len(rows), np.int64)
-            search.find_records(place, inside, self.places, relation.index, addresses)
-            found = dict(zip(packed, relation.unpacker(packed).unpack(addresses, all_found=True), strict=True))
+            addresses = np.empty(count, np.int64)
+            search.find_records(place[:count], inside[:count], self.places, relation.index, addresses)
+            found, count = relation.unpacker(packed).unpack(addresses, limit_bytes, all_found=True)
+        place, inside = place[:count], inside[:count]
         for name in others:
             if name == relation.version.code_column:
-                codes = np.empty(len(rows), np.int64)
+                codes = np.empty(count, np.int64)
                 search.take_codes(place, inside, self.places, relation.index, codes)
                 found[name] = pa.array(codes).view(relation.schema.field(name).type)
             else:
@@ -92,19 +96,36 @@ class StoredRun:
 
         Lists, structs and maps have no kernel: their pages are decoded, each once.
         """
-        relation = self._relation
-        schema = relation.layout.page_schema
-        parts = [pa.nulls(1, schema.field(name).type)]
+        parts = [pa.nulls(1, self._relation.layout.page_schema.field(name).type)]
         values = np.zeros(len(place), np.int64)  # where they are in the parts; the null stands first
+        count = 1
+        for column, rows, wanted in self._decoded(name, place, inside):
+            parts.append(column.take(pa.array(rows)))
+            values[wanted] = np.arange(count, count + len(rows))
+            count += len(rows)
+        return pa.concat_arrays(parts).take(pa.array(values))
+
+    def nested_fitting(self, names: Iterable[str], place: _Int32s, inside: _Int32s, limit_bytes: int) -> int:
+        """How many of these rows, from the first on, have nested values that take no more than `limit_bytes` while they are
+        put together; one at least."""
+        sizes = np.zeros(len(place), np.int64)
+        for name in names:
+            if name in self._relation.layout.nested:
+                for column, rows, wanted in self._decoded(name, place, inside):
+                    sizes[wanted] += sizes_of([column], len(column))[rows]
+        return max(1, fitting(_NESTED_COPIES * sizes, limit_bytes)) if sizes.any() else len(place)
+
+    def _decoded(self, name: str, place: _Int32s, inside: _Int32s) -> Iterator[tuple[pa.Array, _Int32s, Int64Array]]:
+        """A nested column of each page that rows lie on, which of its values they are, and which of the rows."""
+        relation = self._relation
         order = np.argsort(place, kind="stable")
         order = order[np.searchsorted(place[order], 0) :]
-        values[order] = np.arange(1, len(order) + 1)
         pages, starts = np.unique(place[order], return_index=True)
-        for page, rows in zip(pages.tolist(), np.split(inside[order], starts[1:]), strict=False):
+        for page, wanted in zip(pages.tolist(), np.split(order, starts[1:]), strict=False):
             size = int(relation.page_sizes[self.pages[page]])
             message = pa.foreign_buffer(int(self._addresses[page]), size, self._keep)
-            parts.append(pa.ipc.read_record_batch(message, schema).column(name).take(pa.array(rows)))
-        return pa.concat_arrays(parts).take(pa.array(values))
+            column = pa.ipc.read_record_batch(message, relation.layout.page_schema).column(name)
+            yield column, inside[wanted], wanted
 
 
 class StoredRelation:
@@ -128,6 +149,7 @@ class StoredRelation:
         self.schema, self.key, self.codec = version.schema, version.key, version.codec
         self.rows, self.pages, self.unique = version.rows, version.pages, version.unique
         self.rows_per_page, self.page_bytes = version.rows_per_page, version.page_bytes
+        self.total_bytes, self.longest_row_bytes = version.bytes, version.page_bytes  # a row lies on one page
         self.layout = PageLayout(version.stored_schema, version.code_column)
         self._folder = folder / version.folder
         self._index_path = self._folder / "index.arrow"

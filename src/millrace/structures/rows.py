@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.rowbytes import fitting, has_fixed_width, sizes_of
 from millrace.core.step import Int64Array
 
 MAX_CHUNKS = 8  # more chunks than this make `take` slow: the smallest are merged
@@ -21,6 +22,7 @@ class RowStore:
         self.schema = schema
         self._chunk = np.zeros(capacity, np.int32)
         self._row = np.zeros(capacity, np.int32)
+        self._sizes = None if all_fixed(schema) else np.zeros(capacity, np.int32)  # bytes of each row
         self._chunks: dict[int, pa.RecordBatch] = {}
         self._slots: dict[int, Int64Array] = {}  # per chunk: slot of each row, -1 when it left
         self._live: dict[int, int] = {}
@@ -30,7 +32,7 @@ class RowStore:
     def bytes_per_slot(schema: pa.Schema) -> int:
         """Bytes to plan for one row, its addresses and the copying included."""
         width = sum(type_bytes(field.type) for field in schema)
-        return 8 + 8 + 3 * width
+        return 8 + 8 + (0 if all_fixed(schema) else 4) + 3 * width
 
     @property
     def bytes_held(self) -> int:
@@ -38,10 +40,22 @@ class RowStore:
 
     def add(self, batch: pa.RecordBatch, slots: Int64Array) -> None:
         """Row i of `batch` waits in slot `slots[i]`."""
+        if self._sizes is not None:
+            self._sizes[slots] = self.sizes(batch)
         self._insert(batch.select(self.schema.names), slots)
         if len(self._chunks) > MAX_CHUNKS:
             smallest = sorted(self._chunks, key=lambda number: self._live[number])[: MAX_CHUNKS // 2 + 1]
             self._merge(smallest)
+
+    def sizes(self, batch: pa.RecordBatch) -> Int64Array:
+        """Bytes that each row of a batch will take here."""
+        return sizes_of([batch.column(name) for name in self.schema.names], batch.num_rows)
+
+    def fitting(self, slots: Int64Array, limit_bytes: int) -> int:
+        """How many rows of the given slots, from the first on, take no more than `limit_bytes`."""
+        if self._sizes is None:
+            return min(len(slots), limit_bytes // max(1, sum(type_bytes(kind) for kind in self.schema.types)))
+        return fitting(self._sizes[slots].astype(np.int64), limit_bytes)
 
     def take(self, slots: Int64Array) -> pa.RecordBatch:
         """The rows of the given slots, in that order."""
@@ -88,6 +102,11 @@ class RowStore:
             slots.append(self._slots.pop(number)[kept])
             del self._live[number]
         self._insert(pa.concat_batches(parts), np.concatenate(slots))
+
+
+def all_fixed(schema: pa.Schema) -> bool:
+    """Whether all rows of a schema take the same number of bytes."""
+    return all(has_fixed_width(kind) for kind in schema.types)
 
 
 def type_bytes(kind: pa.DataType) -> int:

@@ -22,6 +22,7 @@ from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError
 from millrace.core.keys import Codes
 from millrace.core.protocols import JoinSpec, Relation
+from millrace.core.rowbytes import fitting
 from millrace.core.step import Int64Array
 from millrace.structures.rows import RowStore, type_bytes
 
@@ -40,7 +41,7 @@ class Window:
         self.capacity = capacity
         self.pending = 0
         self.steps = 0
-        self._budget = budget
+        self.budget = budget
         self.encode: Callable[[pa.RecordBatch], Codes] = partial(_key_codes, relation, [name for name, _ in spec.on])
         self.code = budget.array("window codes", capacity, np.int64) if code is None else code
         self.sequence = budget.array("window sequence", capacity, np.int64)
@@ -118,17 +119,19 @@ class Window:
         """Rows of `batch` that the row store can take without passing its bytes."""
         if self.rows is None or batch.num_rows == 0:
             return batch.num_rows
-        row_bytes = max(1.0, sum(batch.column(n).nbytes for n in self.rows.schema.names) / batch.num_rows)
-        spare = self._row_limit / 3 - self.rows.bytes_held
-        room = int(spare / row_bytes)
+        spare = self._row_limit // 3 - self.rows.bytes_held
+        if sum(batch.column(name).nbytes for name in self.rows.schema.names) <= spare:
+            return batch.num_rows
+        sizes = self.rows.sizes(batch)
+        room = fitting(sizes, spare)
         if room < 1 and self.pending == 0:
-            self._make_room(int(row_bytes) + 1)
+            self._make_room(int(sizes[0]) + 1)
             return 1
-        return max(0, room)
+        return room
 
     def _make_room(self, row_bytes: int) -> None:
         """A row longer than planned is to wait alone: take what it needs from what is free in the budget."""
-        budget, wanted = self._budget, 3 * row_bytes
+        budget, wanted = self.budget, 3 * row_bytes
         short = wanted - self._row_limit - budget.free_bytes
         if short > 0:
             # enough if more memory stays free (three quarters of it do), and if it goes to the slots in their proportion
