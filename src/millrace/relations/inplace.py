@@ -71,7 +71,8 @@ class InPlace:
         if self._nested and limit_bytes is not None:
             values, count = first_nested(self._whole, self._nested, records[:count], pages, rows, values, limit_bytes)
         if count < len(pages):
-            encoded, pages, rows = Codes(*(part[:count] for part in encoded)), pages[:count], rows[:count]
+            encoded = Codes(encoded.codes[:count], encoded.valid[:count], encoded.nulls[:count])
+            pages, rows = pages[:count], rows[:count]
         found = records[:count] != 0
         for name in self._others:
             if name == relation.version.code_column:  # the key, where it is its own code

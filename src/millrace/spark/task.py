@@ -17,19 +17,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.catalog import make_join
-from millrace.core.budget import Budget
+from millrace.core.budget import Budget, format_bytes
 from millrace.core.conditions import Between, Condition
-from millrace.core.errors import SchemaError, TableError, TableVersionError
+from millrace.core.errors import BudgetError, SchemaError, TableError, TableVersionError
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import How, JoinSpec, Relation
-from millrace.core.step import Int64Array, Step
-from millrace.joins.ordered import Ordered
+from millrace.core.rowbytes import fitting, sizes_of
+from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.joins.emit import mean_row_bytes
 from millrace.relations.inplace import SCRATCH_BYTES, InPlace
 from millrace.relations.ranges import RangesInPlace, serves
 from millrace.relations.stored import StoredRelation
@@ -40,8 +41,12 @@ from millrace.spark.sockets import acknowledge_quickly
 from millrace.structures.window import row_bytes
 
 EMIT_ROWS = 8_192
+EMIT_BYTES = 8 << 20  # that go back at a time, but for a single row
 _COPIES = 2.5  # what a row of the output takes while it is put in stream order: both orders, and a slice under way
+_SPARE_ROWS = 1.2  # groups are planned so much smaller: rows differ, and a group that takes too much is joined again
 _REORDER_SHARE = 2  # half of the budget for that
+_KEY_SHARE = 16
+_READ_COUNTS = ("pages_read", "bytes_read", "seeks", "index_reads", "probes")
 _MAX_GROUP_ROWS = 1 << 20
 _LEAST_IN_PLACE = 64  # rows: with fewer at a time, all the time goes into calls
 _SMALL_ROWS = 128  # outputs shorter than this are merged, many at a time: each takes kilobytes beside its rows
@@ -92,9 +97,14 @@ class EnrichTask:
         return self.shape == "flag" or (self.shape == "row" and (self.how == "inner" or not self.columns))
 
     @property
+    def in_order(self) -> bool:
+        """Whether whole rows are put in the order of the stream."""
+        return self.ordered and self.shape == "rows"
+
+    @property
     def shares(self) -> int:
         """Parts that the memory is cut into: one for the join, and one for rows that wait for their turn."""
-        return 2 if self.ordered and self.shape == "rows" else 1
+        return 2 if self.in_order else 1
 
     def check(self, relation: Relation) -> None:
         """The version that this batch sees still is what the query was planned for."""
@@ -136,43 +146,83 @@ class OnePass:
         """(key columns of each table ..., timestamp of the batch) in; one struct per row out, with the fields of each table
         in turn, named by their place, or a plain value if that is all."""
         group: list[tuple[pa.Array, ...]] = []
-        rows = 0
+        rows = held_bytes = most_rows = most_bytes = 0
         hosts: list[TaskHost] = []
-        size = 0
         acknowledge_quickly()
         for columns in batches:
             if len(columns[0]) == 0:
                 continue
             if not hosts:
                 hosts = [TaskHost(task, columns[-1][0].value) for task in self.tasks]
-                size = min(host.group_rows for host in hosts)
-            if all(host.at_once for host in hosts):
-                yield from self._structs(hosts, columns[:-1], size)
-                continue
+                most_rows = min((host.plan.rows for host in hosts if not host.at_once), default=0)
+                most_bytes = min(host.plan.key_bytes for host in hosts)
+            if rows and rows + len(columns[0]) > most_rows:
+                yield from self._structs(hosts, _whole(group))
+                group, rows, held_bytes = [], 0, 0
             group.append(columns[:-1])
             rows += len(columns[0])
-            while rows >= size:
-                head, group, rows = _cut(group, size)
-                yield from self._structs(hosts, _whole(head), EMIT_ROWS)
+            held_bytes += sum(column.nbytes for column in columns[:-1])
+            if rows >= most_rows or held_bytes >= most_bytes:
+                yield from self._structs(hosts, _whole(group))
+                group, rows, held_bytes = [], 0, 0
         if rows:
-            yield from self._structs(hosts, _whole(group), EMIT_ROWS)
+            yield from self._structs(hosts, _whole(group))
         for host in hosts:
             host.close()
         acknowledge_quickly()
 
-    def _structs(self, hosts: Sequence[TaskHost], columns: Sequence[pa.Array], size: int) -> Iterator[pa.Array]:
-        """Structs of rows that are joined together, `size` of them at a time."""
-        parts, at = [], 0
+    def _structs(self, hosts: Sequence[TaskHost], columns: Sequence[pa.Array]) -> Iterator[pa.Array]:
+        """Structs of rows, as many at a time as all tables have ready."""
+        turns, at = [], 0
         for task, host in zip(self.tasks, hosts, strict=True):
-            keys = columns[at : at + len(task.stream_schema)]
-            parts.append(host.look_up(keys, size) if host.at_once else host.run(keys, size))
-            at += len(keys)
-        for pieces in zip(*parts, strict=True):
-            arrays = [array for piece in pieces for array in piece]
+            turns.append(_Turn(host, columns[at : at + len(task.stream_schema)]))
+            at += len(task.stream_schema)
+        left = len(columns[0])
+        while left:
+            rows = min(turn.ready() for turn in turns)
+            arrays = [array for turn in turns for array in turn.take(rows)]
+            left -= rows
             if len(arrays) == 1:
                 yield arrays[0]
                 continue
             yield pa.StructArray.from_arrays(arrays, [f"c{i}" for i in range(len(arrays))])
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Rows of a group that were joined: `columns(start, end)` gives what goes back for some of them, in stream order."""
+
+    rows: int
+    columns: Callable[[int, int], list[pa.Array]]
+    sizes: Int64Array | None  # bytes of what goes back for each row; None where all of it is little
+
+
+class _Turn:
+    """A table's part in a group: what its host has joined, and how much of that went back."""
+
+    def __init__(self, host: TaskHost, keys: Sequence[pa.Array]) -> None:
+        self._host = host
+        self._keys = keys
+        self._next = 0  # keys that were joined
+        self._joined: Joined | None = None
+        self._at = 0
+
+    def ready(self) -> int:
+        """Rows that can go back next."""
+        if self._joined is None or self._at == self._joined.rows:
+            self._joined = None  # before the next
+            self._joined = self._host.join([column.slice(self._next) for column in self._keys])
+            self._next += self._joined.rows
+            self._at = 0
+        rows = min(self._joined.rows - self._at, self._host.emit_rows)
+        if self._joined.sizes is not None:
+            rows = max(1, min(rows, fitting(self._joined.sizes[self._at : self._at + rows], EMIT_BYTES)))
+        return rows
+
+    def take(self, rows: int) -> list[pa.Array]:
+        assert self._joined is not None
+        start, self._at = self._at, self._at + rows
+        return [*self._joined.columns(start, self._at), *self._host.note(rows, last=self._at == self._joined.rows)]
 
 
 @dataclass(frozen=True)
@@ -194,8 +244,8 @@ class RowsPass:
                 hosts = [TaskHost(task, batch.column(batch.num_columns - 1)[0].value) for task in self.tasks]
             yield from self._through(hosts, batch.columns[:-1])
         for place, host in enumerate(hosts):
-            for step in host.drain():
-                yield from self._through(hosts, step.output.columns, place + 1)
+            for output in host.drain():
+                yield from self._through(hosts, output.columns, place + 1)
         if hosts and self._noted:
             notes = [host.stats() for task, host in zip(self.tasks, hosts, strict=True) if task.counters is None]
             yield _stats_row(hosts[-1].output_schema, notes)
@@ -214,9 +264,8 @@ class RowsPass:
             yield from self._rows_out(columns)
             return
         rows = pa.RecordBatch.from_arrays(columns, schema=self.tasks[place].stream_schema)
-        for step in hosts[place].feed(rows):
-            if step.output.num_rows:
-                yield from self._through(hosts, step.output.columns, place + 1)
+        for output in hosts[place].feed(rows):
+            yield from self._through(hosts, output.columns, place + 1)
 
     def _rows_out(self, columns: Sequence[pa.Array]) -> Iterator[pa.RecordBatch]:
         for start in range(0, len(columns[0]), EMIT_ROWS):
@@ -229,65 +278,70 @@ class RowsPass:
 
 
 class TaskHost:
-    """One join in one task, with its ledger."""
+    """One join in one task, with its ledger.
+
+    Rows that are put in order are held until those before them are done, so they are joined in groups. How long the rows of a
+    group are shows only when they are found. If they take more than was set aside, the group is given up and joined again
+    with fewer rows at a time; later groups may be larger again.
+    """
 
     def __init__(self, task: EnrichTask, timestamp_us: int) -> None:
         self._task = task
         self._relation = task.table.open_in_task(timestamp_us, task.table_columns)
         task.check(self._relation)
-        self._budget = Budget(task.memory_bytes // task.shares)
         self._spec = task.spec()
-        self.group_rows = plan_group(self._relation, self._spec, self._budget, task)
         self._in_place = in_place(self._relation, task)
         self.at_once = self._in_place is not None
-        self._reversed_ranges = partial(getattr, self._in_place, "reversed_ranges", 0)
-        if not self.at_once:
-            self._join = made = make_join(task.strategy, self._relation, self._spec, self._budget, **self._parameters())
-            self._reversed_ranges = partial(getattr, made, "reversed_ranges", 0)
-            if task.shares > 1:
-                self._join = Ordered(made, task.memory_bytes // task.shares)
         self._ledger = Ledger()
         self._reported = Ledger().totals
-        self._base = 0
+        self._given_up = StepCounts()  # what was read for groups that were given up
         self._groups = 0
+        self._peak_bytes = 0
+        self._held: list[pa.RecordBatch] = []  # rows that wait to be joined in order
+        self._begin()
+        self._group_rows = self.plan.rows  # of the next group
+
+    def _begin(self) -> None:
+        """Make the join, with nothing in it."""
+        task = self._task
+        self._budget = Budget(task.memory_bytes // task.shares)
+        self.plan = plan_group(self._relation, self._spec, self._budget, task)
+        self._offered = 0  # rows that the join has taken
+        self._reversed_ranges = partial(getattr, self._in_place, "reversed_ranges", 0)
+        if not self.at_once:
+            self._join = make_join(task.strategy, self._relation, self._spec, self._budget, **self._parameters())
+            self._reversed_ranges = partial(getattr, self._join, "reversed_ranges", 0)
 
     @property
     def output_schema(self) -> pa.Schema:
         return self._spec.output_schema(self._relation)
 
-    def feed(self, batch: pa.RecordBatch) -> Iterator[Step]:
-        """Offer all of a batch, stepping whenever there is no room."""
-        offered = self._join.offer(batch)
-        while offered < batch.num_rows:
-            yield self._step()
-            offered += self._join.offer(batch.slice(offered))
+    @property
+    def emit_rows(self) -> int:
+        """Rows that go back at a time."""
+        return _IN_PLACE_ROWS if self.at_once else EMIT_ROWS
 
-    def drain(self) -> Iterator[Step]:
-        """Step until nobody waits."""
-        while self._join.pending:
-            yield self._step()
-
-    def look_up(self, keys: Sequence[pa.Array], size: int) -> Iterator[list[pa.Array]]:
-        """Columns of keys whose rows lie in memory, `size` rows at a time; counts behind them if they go that way."""
-        assert self._in_place is not None
-        for start in range(0, len(keys[0]), size):
-            self._groups += 1
-            answer = self._in_place.look_up([column.slice(start, size) for column in keys])
-            self._ledger.post(answer.counts, waiting=0)
-            flag = [pa.array(answer.found)] if self._task.flagged else []
-            yield [*flag, *answer.columns, *self._note(len(answer.found), last=True)]
-
-    def run(self, keys: Sequence[pa.Array], size: int) -> Iterator[list[pa.Array]]:
-        """Join a group, and give its columns in the order of the rows, `size` rows at a time; counts behind the last."""
+    def join(self, keys: Sequence[pa.Array]) -> Joined:
+        """Join the first of these keys: as many as there is memory for, but one at least."""
         self._groups += 1
-        batch = pa.RecordBatch.from_arrays(list(keys), schema=self._spec.stream_schema)
-        sequence, output = _together(chain(self.feed(batch), self.drain()), self.output_schema)
-        sequence -= self._base
-        self._base += batch.num_rows
-        columns = _ordered(self._task, batch.num_rows, sequence, output)
-        for start in range(0, batch.num_rows, size):
-            end = min(start + size, batch.num_rows)
-            yield [*columns(start, end), *self._note(end - start, last=end == batch.num_rows)]
+        return self._look_up(keys) if self.at_once else self._join_group(keys)
+
+    def feed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take all of a batch; what is put out meanwhile."""
+        if not self._task.in_order:
+            yield from self._outputs(self._offer(batch))
+            return
+        self._held.append(batch)
+        rows, held_bytes = sum(part.num_rows for part in self._held), sum(part.nbytes for part in self._held)
+        if rows >= self.plan.rows or held_bytes >= self.plan.key_bytes:
+            yield from self._in_order()
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Step until nobody waits; what is put out."""
+        if self._task.in_order:
+            yield from self._in_order()
+        else:
+            yield from self._outputs(self._finish())
 
     def stats(self) -> str:
         """Counts since the last call, as JSON."""
@@ -298,7 +352,7 @@ class TaskHost:
         counts |= {
             "groups": max(1, self._groups),  # rows that are not put in order are one
             "waiting": self._ledger.waiting,
-            "memory_bytes": self._budget.peak_bytes,
+            "memory_bytes": max(self._peak_bytes, self._budget.peak_bytes),
             "table_version": version.number if version is not None else 0,
             "strategy": self._task.strategy,
             "reversed_ranges": self._reversed_ranges(),
@@ -307,18 +361,130 @@ class TaskHost:
         take = getattr(self._relation, "take_io_counts", None)
         return json.dumps(counts | (take() if take is not None else {}))
 
+    def note(self, rows: int, *, last: bool) -> list[pa.Array]:
+        """The column of counts, if they travel with the rows: in the last row of a group."""
+        if self._task.counters is not None:
+            return []
+        note = [self.stats() if last else None]
+        return [pa.concat_arrays([pa.nulls(rows - 1, pa.utf8()), pa.array(note, pa.utf8())])]
+
     def close(self) -> None:
         if self._task.counters is not None:
             self._task.counters.send(self.stats())
         pa.default_memory_pool().release_unused()
         _settle()
 
-    def _note(self, rows: int, *, last: bool) -> list[pa.Array]:
-        """The column of counts, if they travel with the rows: in the last row of a group."""
-        if self._task.counters is not None:
-            return []
-        note = [self.stats() if last else None]
-        return [pa.concat_arrays([pa.nulls(rows - 1, pa.utf8()), pa.array(note, pa.utf8())])]
+    def _look_up(self, keys: Sequence[pa.Array]) -> Joined:
+        """Rows that lie in memory."""
+        assert self._in_place is not None
+        size = min(self._group_rows, len(keys[0]))
+        answer = self._in_place.look_up([column.slice(0, size) for column in keys], self.plan.limit_bytes)
+        rows = len(answer.found)
+        self._group_rows = self.plan.rows if rows == size else max(_LEAST_IN_PLACE, 4 * rows)
+        self._ledger.post(answer.counts, waiting=0)
+        found_bytes = sum(column.nbytes for column in answer.columns)
+        self._take_bytes(_SPARE_TEXT * found_bytes, found_bytes)
+        everything = [*([pa.array(answer.found)] if self._task.flagged else []), *answer.columns]
+        sizes = sizes_of(answer.columns, rows) if found_bytes > EMIT_BYTES else None
+        return Joined(rows, lambda start, end: [column.slice(start, end - start) for column in everything], sizes)
+
+    def _join_group(self, keys: Sequence[pa.Array]) -> Joined:
+        while True:
+            first = [column.slice(0, self._group_rows) for column in keys]
+            batch = pa.RecordBatch.from_arrays(first, schema=self._spec.stream_schema)
+            gathered = self._gather(batch)
+            if gathered is not None:
+                return _in_stream_order(self._task, batch.num_rows, *gathered)
+
+    def _in_order(self) -> Iterator[pa.RecordBatch]:
+        """Join the rows that are held, and put out what is found in their order."""
+        held, self._held = self._held, []
+        rows = pa.concat_batches(held) if held else _empty(self._spec.stream_schema)
+        while rows.num_rows:
+            group = rows.slice(0, self._group_rows)
+            if group.num_rows == 1:  # nothing to put in order, and so nothing to hold
+                found_bytes = 0
+                for output in self._outputs(chain(self._offer(group), self._finish())):
+                    found_bytes += output.nbytes
+                    yield output
+                self._next_group(found_bytes)
+            else:
+                gathered = self._gather(group)
+                if gathered is None:
+                    continue
+                sequence, output = gathered
+                yield output.take(pa.array(np.argsort(sequence, kind="stable")))
+            rows = rows.slice(group.num_rows)
+
+    def _gather(self, batch: pa.RecordBatch) -> tuple[Int64Array, pa.RecordBatch] | None:
+        """What all rows of a batch find: the number of the row for each row of the output. None if that takes too much: the
+        next group is smaller."""
+        first, counts = self._offered, self._given_up
+        gathered = _Gathered(self.output_schema)
+        for step in chain(self._offer(batch), self._finish()):
+            counts += step.counts
+            gathered.add(step)
+            if gathered.bytes > self.plan.limit_bytes:
+                self._give_up(batch.num_rows, gathered, counts)
+                return None
+        self._ledger.post(counts, self._join.pending)
+        self._given_up = StepCounts()
+        self._take_bytes(int(_COPIES * gathered.bytes), gathered.bytes)
+        self._next_group(gathered.bytes)
+        sequence, output = gathered.together()
+        return sequence - first, output
+
+    def _next_group(self, found_bytes: int) -> None:
+        """Groups may be larger again, if one of twice the size would surely do."""
+        if 4 * found_bytes < self.plan.limit_bytes:
+            self._group_rows = min(self.plan.rows, 2 * self._group_rows)
+
+    def _give_up(self, rows: int, gathered: _Gathered, counts: StepCounts) -> None:
+        """Forget a group, and say how many rows the next may have."""
+        if rows == 1:
+            raise self._too_long(gathered.bytes)
+        self._group_rows = max(1, rows // 16, min(rows // 2, counts.removed // 2))
+        self._given_up = StepCounts(**{name: getattr(counts, name) for name in _READ_COUNTS})
+        self._peak_bytes = max(self._peak_bytes, self._budget.peak_bytes)
+        del self._join
+        self._begin()
+
+    def _take_bytes(self, wanted: int, found_bytes: int) -> None:
+        """Rows that are put in order may take more than was planned, as far as the budget goes."""
+        more = wanted - self.plan.reserved_bytes
+        if found_bytes > self.plan.limit_bytes and more > self._budget.free_bytes:
+            raise self._too_long(found_bytes)
+        if more > 0:
+            self._peak_bytes = max(self._peak_bytes, self._budget.used_bytes + more)
+
+    def _too_long(self, found_bytes: int) -> BudgetError:
+        """What one key finds does not fit."""
+        given = self._task.memory_bytes
+        needed = given * found_bytes // max(1, self.plan.limit_bytes) + (1 << 20)
+        return BudgetError(
+            f"the memory budget of {format_bytes(given)} is too small for a key whose rows take {format_bytes(found_bytes)}; "
+            f"give memory={needed} or more, or fewer columns with columns=",
+            needed,
+        )
+
+    def _offer(self, batch: pa.RecordBatch) -> Iterator[Step]:
+        """Offer all of a batch, stepping whenever there is no room."""
+        self._offered += batch.num_rows
+        offered = self._join.offer(batch)
+        while offered < batch.num_rows:
+            yield self._join.step()
+            offered += self._join.offer(batch.slice(offered))
+
+    def _finish(self) -> Iterator[Step]:
+        while self._join.pending:
+            yield self._join.step()
+
+    def _outputs(self, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
+        """What steps put out, each of them posted."""
+        for step in steps:
+            self._ledger.post(step.counts, self._join.pending)
+            if step.output.num_rows:
+                yield step.output
 
     def _parameters(self) -> dict[str, Any]:
         """What a join is told: no more slots than a group has rows, and what a seek costs on this disk."""
@@ -327,75 +493,79 @@ class TaskHost:
         if self._task.strategy not in ("sweepjoin", "xhybridjoin"):
             return {}
         windowed = self._task.strategy == "sweepjoin" and self._task.shape != "rows"
-        parameters: dict[str, Any] = {"window_tuples": self.group_rows} if windowed else {}
+        parameters: dict[str, Any] = {"window_tuples": self.plan.rows} if windowed else {}
         if isinstance(self._relation, StoredRelation) and not self._relation.resident:
             parameters["costs"] = unit_costs(self._relation)
         return parameters
 
-    def _step(self) -> Step:
-        step = self._join.step()
-        self._ledger.post(step.counts, self._join.pending)
-        return step
 
+class _Gathered:
+    """What many steps put out, on the way to one batch. Small outputs are merged: a batch of one row takes a kilobyte."""
 
-def _together(steps: Iterable[Step], schema: pa.Schema) -> tuple[Int64Array, pa.RecordBatch]:
-    """What many steps put out, as one. Small outputs are merged on the way: a batch of one row takes a kilobyte."""
-    sequences: list[Int64Array] = []
-    outputs: list[pa.RecordBatch] = []
-    small = 0  # outputs at the end that are still to be merged
-    for step in steps:
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._sequences: list[Int64Array] = []
+        self._outputs: list[pa.RecordBatch] = []
+        self._small = 0  # outputs at the end that are still to be merged
+        self.rows = self.bytes = 0
+
+    def add(self, step: Step) -> None:
         if not len(step.sequence):
-            continue
-        sequences.append(step.sequence)
-        outputs.append(step.output)
-        small = small + 1 if len(step.sequence) < _SMALL_ROWS else 0
-        if small == _SMALL_OUTPUTS:
-            outputs[-small:] = [pa.concat_batches(outputs[-small:])]
-            sequences[-small:] = [np.concatenate(sequences[-small:])]
-            small = 0
-    if len(outputs) > 1:
-        return np.concatenate(sequences), pa.concat_batches(outputs)
-    return (sequences[0].copy(), outputs[0]) if outputs else (np.zeros(0, np.int64), _empty(schema))
+            return
+        self._sequences.append(step.sequence)
+        self._outputs.append(step.output)
+        self.rows += len(step.sequence)
+        self.bytes += step.output.nbytes
+        self._small = self._small + 1 if len(step.sequence) < _SMALL_ROWS else 0
+        if self._small == _SMALL_OUTPUTS:
+            self._outputs[-self._small :] = [pa.concat_batches(self._outputs[-self._small :])]
+            self._sequences[-self._small :] = [np.concatenate(self._sequences[-self._small :])]
+            self._small = 0
+
+    def together(self) -> tuple[Int64Array, pa.RecordBatch]:
+        if len(self._outputs) > 1:
+            return np.concatenate(self._sequences), pa.concat_batches(self._outputs)
+        return (self._sequences[0], self._outputs[0]) if self._outputs else (np.zeros(0, np.int64), _empty(self._schema))
 
 
-def plan_group(relation: Relation, spec: JoinSpec, budget: Budget, task: EnrichTask) -> int:
-    """Rows joined at a time, and the part of the budget that putting them in order takes; `rows` are not put in order."""
+class GroupPlan(NamedTuple):
+    """Rows joined at a time, and what they may take."""
+
+    rows: int
+    reserved_bytes: int  # of the budget, for rows that are put in order
+    limit_bytes: int  # that rows of the table may take before they are put in order
+    key_bytes: int  # that keys, or rows of the stream, may take while they are gathered
+
+
+def plan_group(relation: Relation, spec: JoinSpec, budget: Budget, task: EnrichTask) -> GroupPlan:
+    """Rows joined at a time, and the part of the budget that putting them in order takes. Whole rows that come in any order
+    take nothing; those that are put in order have a part of the memory beside the budget of the join."""
+    key_bytes = task.memory_bytes // _KEY_SHARE
     if task.shape == "rows":
-        return _MAX_GROUP_ROWS
+        beside = task.memory_bytes - budget.memory_bytes
+        return GroupPlan(_MAX_GROUP_ROWS, beside, int((beside - key_bytes) / _COPIES), key_bytes)
     share = budget.memory_bytes // _REORDER_SHARE
     found = row_bytes(pa.schema([relation.schema.field(name) for name in spec.columns]))
-    if spec.columns and relation.rows:
-        found = max(found, relation.pages * relation.page_bytes // relation.rows)
+    if spec.columns:
+        found = max(found, mean_row_bytes(relation))
     matches = (task.table.longest_run or 1) if task.shape == "array" else 1
-    if in_place(relation, task) is not None:
+    at_once = in_place(relation, task) is not None
+    if at_once:
         row = int(_SPARE_TEXT * found) + row_bytes(spec.stream_schema) + SCRATCH_BYTES
-        least, most = _LEAST_IN_PLACE, _IN_PLACE_ROWS
+        least, most, copies = _LEAST_IN_PLACE, _IN_PLACE_ROWS, float(_SPARE_TEXT)
     else:
-        row = int(_COPIES * found * matches) + 2 * row_bytes(spec.stream_schema) + 40
-        least, most = 1, _RESIDENT_GROUP_ROWS if relation.resident else _MAX_GROUP_ROWS
+        row = int(_SPARE_ROWS * _COPIES * found * matches) + 2 * row_bytes(spec.stream_schema) + 40
+        least, most, copies = 1, _RESIDENT_GROUP_ROWS if relation.resident else _MAX_GROUP_ROWS, _COPIES
     rows = max(least, min(share // row, most))
-    budget.reserve("rows being put in order", rows * row)
-    return rows
+    reserved = rows * row if at_once or not relation.resident else max(rows * row, share)
+    budget.reserve("rows being put in order", reserved)
+    limit = max(reserved, share) if at_once else reserved  # a join takes what is left, a look-up nothing
+    return GroupPlan(rows, reserved, int(limit / copies), key_bytes)
 
 
 def _whole(group: list[tuple[pa.Array, ...]]) -> list[pa.Array]:
     """The columns of a group of batches."""
     return [pa.concat_arrays(columns) if len(columns) > 1 else columns[0] for columns in zip(*group, strict=True)]
-
-
-def _cut(group: list[tuple[pa.Array, ...]], rows: int) -> tuple[list[Any], list[Any], int]:
-    """The first `rows` rows of the group, and the rest."""
-    head, rest, left = [], [], 0
-    for columns in group:
-        size = len(columns[0])
-        take = min(rows, size)
-        if take:
-            head.append(tuple(column.slice(0, take) for column in columns))
-        if take < size:
-            rest.append(tuple(column.slice(take) for column in columns))
-            left += size - take
-        rows -= take
-    return head, rest, left
 
 
 def one_range_each(relation: Relation, condition: Condition, value: pa.DataType) -> bool:
@@ -418,16 +588,21 @@ def in_place(relation: Relation, task: EnrichTask) -> InPlace | RangesInPlace | 
     return None
 
 
-def _ordered(task: EnrichTask, rows: int, sequence: Int64Array, output: pa.RecordBatch) -> Callable[[int, int], list[pa.Array]]:
-    """What gives the columns (flag, columns ...), or (array of matches), of rows from one to another, in stream order."""
+def _in_stream_order(task: EnrichTask, rows: int, sequence: Int64Array, output: pa.RecordBatch) -> Joined:
+    """What goes back for the rows of a group: (flag, columns ...) or (array of matches)."""
+    sizes = sizes_of(output.columns, output.num_rows) if output.nbytes > EMIT_BYTES else None
     if task.shape == "array":
         order = np.argsort(sequence, kind="stable")
         starts = np.searchsorted(sequence[order], np.arange(rows + 1))
-        return lambda start, end: [_lists(output, order, starts[start : end + 1])]
+        if sizes is not None:
+            sizes = np.diff(np.concatenate(([0], np.cumsum(sizes[order])))[starts])
+        return Joined(rows, lambda start, end: [_lists(output, order, starts[start : end + 1])], sizes)
     flags = np.zeros(rows, np.bool_)
     flags[sequence] = True
     places = np.zeros(rows, np.int64)
     places[sequence] = np.arange(len(sequence))
+    if sizes is not None:
+        sizes = np.where(flags, sizes[places], 0)
 
     def columns(start: int, end: int) -> list[pa.Array]:
         flag = [pa.array(flags[start:end])] if task.flagged else []
@@ -436,7 +611,7 @@ def _ordered(task: EnrichTask, rows: int, sequence: Int64Array, output: pa.Recor
         wanted = pa.array(places[start:end], mask=~flags[start:end])
         return [*flag, *output.take(wanted).columns]
 
-    return columns
+    return Joined(rows, columns, sizes)
 
 
 def _lists(output: pa.RecordBatch, order: Int64Array, starts: Int64Array) -> pa.Array:
