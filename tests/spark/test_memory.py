@@ -181,6 +181,90 @@ def test_own_memory_stays_inside_the_budget_with_one_hot_key(spark: SparkSession
     assert used.worker_anon_bytes <= base + MEMORY_BYTES + CONSTANT_BYTES
 
 
+LONG = 400_000  # bytes of the one row that is long, or of several together
+TAIL_BYTES = 96 << 20  # beside the budget: what goes back to Spark at a time, and Spark's own copies of it
+
+
+def _with_a_long_row(rows: int, copies: int = 1) -> pa.Table:
+    """Short rows, and key 7 with a long one, or several."""
+    texts = pa.array(["x" * 20]).take(pa.array(np.zeros(rows, np.int64)))
+    long = pa.table({"id": np.full(copies, 7), "text": ["y" * (LONG // copies)] * copies})
+    short = pa.table({"id": np.arange(rows) + 8, "text": texts})
+    return pa.concat_tables([long, short]).combine_chunks()
+
+
+def _asked_often(spark: SparkSession, rows: int) -> DataFrame:
+    """A stream that wants key 7 every other time."""
+    return spark.range(0, rows, 1, 2).select(F.when(F.col("id") % 2 == 0, 7).otherwise(F.col("id") + 8).alias("id"))
+
+
+def _check_long(spark: SparkSession, path: Path, memory: int, matches: int, **options: Any) -> None:
+    base = _base(spark)
+    rows = 2000
+    with fresh_workers(spark) as used:
+        found = mr.enrich(_asked_often(spark, rows), mr.MasterTable.open(path), "id", memory=memory, **options)
+        counted = found.agg(F.count("*"), F.sum(F.length("text")), F.count_distinct(F.md5("text"))).collect()[0]
+    assert tuple(counted) == (rows // 2 * (matches + 1), rows // 2 * (LONG + 20), 2)
+    assert used.worker_anon_bytes is not None
+    print(f"base {base >> 20} MiB, used {used.worker_anon_bytes >> 20} MiB, budget {memory >> 20} MiB")
+    assert used.worker_anon_bytes <= base + memory + TAIL_BYTES
+
+
+@pytest.mark.parametrize(
+    ("read", "strategy"),
+    [("mmap", "auto"), ("direct", "auto"), ("buffered", "inlj"), ("mmap", "meshjoin"), ("direct", "hybridjoin")],
+)
+def test_a_long_row_that_many_ask_for_stays_inside_the_budget(
+    spark: SparkSession, tmp_path: Path, read: str, strategy: str
+) -> None:
+    build_table(tmp_path / "long", _with_a_long_row(100_000), "id")
+    _check_long(spark, tmp_path / "long", 64 << 20, 1, read=read, strategy=strategy)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_long_rows_of_one_key_stay_inside_the_budget(spark: SparkSession, tmp_path: Path, ordered: bool) -> None:
+    build_table(tmp_path / "long", _with_a_long_row(100_000, 10), "id")
+    _check_long(spark, tmp_path / "long", 64 << 20, 10, ordered=ordered)
+    build_table(tmp_path / "rows", _with_a_long_row(100_000, 20), "id")
+    _check_long(spark, tmp_path / "rows", 64 << 20, 20, ordered=ordered)
+
+
+def test_rows_of_a_parquet_file_that_grow_stay_inside_the_budget(spark: SparkSession, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    rows = 30_000
+    texts = pa.array(["z" * (i // 2) for i in range(rows)])
+    (tmp_path / "lake").mkdir()
+    pq.write_table(pa.table({"id": np.arange(rows), "text": texts}), tmp_path / "lake" / "rows.parquet", row_group_size=20_000)
+    base = _base(spark)
+    stream = spark.range(0, 3000, 1, 2).select((F.col("id") * 10).alias("id"))
+    with fresh_workers(spark) as used:
+        found = mr.enrich(stream, mr.ParquetTable(tmp_path / "lake"), "id", memory=64 << 20)
+        assert found.agg(F.count("*"), F.sum(F.length("text"))).collect()[0][1] == sum(i * 5 for i in range(3000))
+    assert used.worker_anon_bytes is not None
+    print(f"base {base >> 20} MiB, used {used.worker_anon_bytes >> 20} MiB")
+    assert used.worker_anon_bytes <= base + (64 << 20) + TAIL_BYTES
+
+
+def test_rows_in_order_need_no_more_memory_however_many_a_key_has(spark: SparkSession, tmp_path: Path) -> None:
+    copies = 100_000
+    keys = np.where(np.arange(300_000) < copies, 0, np.arange(300_000))
+    build_table(tmp_path / "hot", _rows(300_000).set_column(0, "id", pa.array(keys)), "id")
+    stream = spark.range(0, 2000, 1, 1).select(
+        F.when(F.col("id") % 100 == 0, 0).otherwise(F.col("id") + 150_000).alias("id"), F.col("id").alias("n")
+    )
+    base = _base(spark)
+    with fresh_workers(spark) as used:
+        found = mr.enrich(stream, mr.MasterTable.open(tmp_path / "hot"), "id", memory=32 << 20, ordered=True)
+        numbered = found.select("n", F.monotonically_increasing_id().alias("place")).selectExpr(
+            "n < lag(n) over (order by place) as back", "n"
+        )
+        assert numbered.agg(F.count("*"), F.count_if("back")).collect()[0] == (20 * copies + 1980, 0)
+    assert used.worker_anon_bytes is not None
+    print(f"base {base >> 20} MiB, used {used.worker_anon_bytes >> 20} MiB")
+    assert used.worker_anon_bytes <= base + (32 << 20) + CONSTANT_BYTES
+
+
 @pytest.mark.parametrize("read", ["auto", "direct", "buffered"])
 def test_everything_works_under_a_hard_limit(spark: SparkSession, big: Path, little: Path, tmp_path: Path, read: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(SITE)

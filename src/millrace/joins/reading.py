@@ -74,8 +74,9 @@ class Reader:
         return known
 
     def read(self, first: int, count: int) -> PageRun:
+        """Pages from `first` on: fewer than `count` where they take more bytes than so many were planned with."""
         run: PageRun = self._reads.read(first, count)
-        self._count(count, int(first != self._head), first + count)
+        self._count(len(run.pages), int(first != self._head), first + len(run.pages))
         return run
 
     def read_many(self, firsts: Int64Array, counts: Int64Array) -> PageRun:

@@ -113,7 +113,8 @@ def plan_window(
 
 
 def rows_per_page(relation: Relation) -> int:
-    return -(-relation.rows // max(1, relation.pages))
+    """Rows of a page; of the longest, where pages differ by much."""
+    return max(-(-relation.rows // max(1, relation.pages)), getattr(relation, "longest_page_rows", 0))
 
 
 def code_bytes_per_page(relation: Relation) -> int:

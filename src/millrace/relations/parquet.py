@@ -1,7 +1,8 @@
 """Parquet files as a relation: nothing to build, scanned in place.
 
-A page is a slice of a row group. Pages are decoded in order, a few thousand rows at a time, so a scan needs memory for some
-pages and never for a whole row group; going back, or ahead, starts the row group again. There is no index, but the statistics
+A page is a slice of a row group, of at most 8,192 rows and about a megabyte, as the footers say how long rows are. Pages are
+decoded in order, so a scan needs memory for some pages and never for a whole row group; a read that finds longer rows than it
+has room for ends early. Going back, or ahead, starts the row group again. There is no index, but the statistics
 that most writers leave in the files say between which keys a row group lies (`zones`), and a scan skips those nobody waits for.
 
 Folders may be partitioned as Hive and Spark do it (`day=2024-05-01/part-0.parquet`): the column is in the names only.
@@ -27,7 +28,10 @@ from millrace.core.protocols import Zones
 from millrace.core.rowbytes import fitting, has_fixed_width, sizes_of
 from millrace.core.step import Int64Array
 
-ROWS_PER_PAGE = 8192
+ROWS_PER_PAGE = 8192  # at most; fewer where rows are long
+PAGE_BYTES = 1 << 20
+_SAMPLE_ROWS = 256
+_SAMPLES = 8  # row groups that are looked into
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -126,22 +130,14 @@ class ParquetRelation:
         self._rows_per_page = rows_per_page
         self._opened: tuple[ParquetSource, pq.ParquetFile] | None = None  # the last file
         self._groups: list[tuple[int, int, int]] = []  # (file, row group, first page)
-        self.rows = self.pages = 0
-        longest = 0  # rows of a row group
-        for number, source in enumerate(self._files):
-            metadata = self._open(source).metadata
-            for group in range(metadata.num_row_groups):
-                rows = metadata.row_group(group).num_rows
-                if rows:
-                    self._groups.append((number, group, self.pages))
-                    self.pages += -(-rows // rows_per_page)
-                    self.rows += rows
-                    longest = max(longest, rows)
-        self._starts = [start for _, _, start in self._groups]
-        self.page_bytes = self._measure(min(longest, rows_per_page))
-        self.reads = self.bytes_read = 0
+        self._page_rows: list[int] = []  # of each row group
         self._position = -1
         self._stream: Iterator[pa.RecordBatch] | None = None
+        self._ahead: pa.RecordBatch | None = None  # the page at `_position`, if it was decoded and had no room
+        self._divide()
+        self._starts = [start for _, _, start in self._groups]
+        self.longest_page_rows = max(self._page_rows, default=1)
+        self.reads = self.bytes_read = 0
 
     def encode(self, batch: pa.RecordBatch) -> Codes:
         """Codes of rows; where there is no key, all are 0 and every row is part of the relation."""
@@ -152,11 +148,19 @@ class ParquetRelation:
     def read(self, first: int, count: int) -> ParquetRun:
         if first < 0 or count < 1 or first + count > self.pages:
             raise ParameterError(f"pages {first} to {first + count - 1} do not exist: the table has {self.pages} pages")
-        pages = [self._page(page) for page in range(first, first + count)]
+        pages: list[pa.RecordBatch] = []
+        left = count * self.page_bytes
+        for page in range(first, first + count):
+            decoded = self._page(page)
+            left -= decoded.nbytes
+            if left < 0 and pages:
+                self._position, self._ahead = page, decoded
+                break
+            pages.append(decoded)
         batch = pages[0] if len(pages) == 1 else pa.concat_batches(pages)
         self.reads += 1
         self.bytes_read += batch.nbytes
-        return ParquetRun(self, first, count, batch)
+        return ParquetRun(self, first, len(pages), batch)
 
     @cached_property
     def zones(self) -> Zones | None:
@@ -199,10 +203,14 @@ class ParquetRelation:
         return counts
 
     def _page(self, page: int) -> pa.RecordBatch:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and self._position == page:
+            self._position = page + 1
+            return ahead
         number = bisect.bisect_right(self._starts, page) - 1
         file, group, start = self._groups[number]
-        if self._stream is None or self._position != page or page == start:
-            self._stream = self._batches(self._files[file], group)
+        if self._stream is None or self._position != page or ahead is not None or page == start:
+            self._stream = self._batches(self._files[file], group, self._page_rows[number])
             for _ in range(page - start):
                 next(self._stream)
         try:
@@ -215,13 +223,11 @@ class ParquetRelation:
         self._position = page + 1
         return self._fitted(batch, self._files[file])
 
-    def _batches(self, source: ParquetSource, group: int) -> Iterator[pa.RecordBatch]:
+    def _batches(self, source: ParquetSource, group: int, rows: int) -> Iterator[pa.RecordBatch]:
         file = self._open(source)
         parted = {name for name, _ in source.partition}
         columns = [name for name in self.schema.names if name not in parted] or file.schema_arrow.names[:1]
-        stream: Iterator[pa.RecordBatch] = file.iter_batches(
-            self._rows_per_page, row_groups=[group], columns=columns, use_threads=False
-        )
+        stream: Iterator[pa.RecordBatch] = file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
         return stream
 
     def _open(self, source: ParquetSource) -> pq.ParquetFile:
@@ -255,13 +261,44 @@ class ParquetRelation:
     def _changed(self, source: ParquetSource) -> TableError:
         return TableError(f"{source.path} was replaced since the query was planned; start the query again")
 
-    def _measure(self, rows: int) -> int:
-        """Bytes of a decoded page of so many rows: of the first pages of some row groups, and half as much again."""
-        largest = 1
-        for number, group, _ in self._groups[:: max(1, len(self._groups) // 4)][:4]:
-            batch = self._fitted(next(self._batches(self._files[number], group)), self._files[number])
-            largest = max(largest, batch.nbytes * rows // max(1, batch.num_rows))
-        return largest * 3 // 2
+    def _divide(self) -> None:
+        """Cut row groups into pages, and say how many bytes a page has at most, as far as footers and samples tell."""
+        sizes: list[tuple[int, int]] = []  # rows and bytes of each row group
+        for number, source in enumerate(self._files):
+            metadata = self._open(source).metadata
+            wanted = self._leaves(metadata)
+            for group in range(metadata.num_row_groups):
+                about = metadata.row_group(group)
+                if about.num_rows:
+                    self._groups.append((number, group, 0))
+                    sizes.append((about.num_rows, sum(about.column(leaf).total_uncompressed_size for leaf in wanted)))
+        widen = self._widening(sizes)
+        least = 8 * len(self.schema)
+        self.rows = self.pages = 0
+        self.page_bytes = 1
+        for number, (rows, encoded_bytes) in enumerate(sizes):
+            each = max(least, widen * encoded_bytes / rows)
+            most = int(max(1, min(self._rows_per_page, rows, PAGE_BYTES // each)))
+            self._page_rows.append(most)
+            self._groups[number] = (*self._groups[number][:2], self.pages)
+            self.pages += -(-rows // most)
+            self.rows += rows
+            self.page_bytes = max(self.page_bytes, int(1.5 * each * most))
+
+    def _leaves(self, metadata: Any) -> list[int]:
+        """Columns of a file that are read, by their places."""
+        names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+        return [i for i, name in enumerate(names) if name in self.schema.names or name.split(".")[0] in self.schema.names]
+
+    def _widening(self, sizes: Sequence[tuple[int, int]]) -> float:
+        """How many times as long as in the files rows are when they are decoded: dictionaries and runs make files short."""
+        widest = 1.0
+        for number in range(0, len(sizes), max(1, len(sizes) // _SAMPLES)):
+            file, group, _ = self._groups[number]
+            rows, encoded_bytes = sizes[number]
+            batch = self._fitted(next(self._batches(self._files[file], group, min(rows, _SAMPLE_ROWS))), self._files[file])
+            widest = max(widest, batch.nbytes / batch.num_rows * rows / max(1, encoded_bytes))
+        return widest
 
 
 def _partition_value(source: ParquetSource, field: pa.Field, text: str | None) -> pa.Scalar:
