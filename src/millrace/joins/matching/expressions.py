@@ -20,6 +20,7 @@ from millrace.core.conditions import MASTER, STREAM, Expr
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import Codes
 from millrace.core.protocols import JoinSpec, PageRun, Relation
+from millrace.core.rowbytes import sizes_of
 from millrace.core.step import Int64Array
 from millrace.joins.matching.matcher import Found, MatcherBytes, Remembered
 from millrace.joins.sizing import rows_per_page
@@ -176,8 +177,10 @@ class ArrowMatcher(_ExpressionMatcher):
     def _evaluated(self, stream: pa.Table, table: pa.Table) -> Iterator[tuple[Int64Array, Int64Array]]:
         if not stream.num_rows:
             return
-        width = min(stream.num_rows, self._block_pairs)
-        height = max(1, self._block_pairs // width)
+        longest = _longest(stream) + _longest(table)
+        pairs = max(1, min(self._block_pairs, self._block_pairs * _PAIR_BYTES // max(1, longest)))
+        width = min(stream.num_rows, pairs)
+        height = max(1, pairs // width)
         for at in range(0, table.num_rows, height):
             for start in range(0, stream.num_rows, width):
                 kept = _crossed(stream.slice(start, width), table.slice(at, height)).filter(self._expression)
@@ -207,6 +210,12 @@ def _first_line(failed: Exception) -> str:
 
 def _duckdb_zone(zone: str) -> str:
     return f"GMT{zone}" if zone.startswith(("+", "-")) else zone
+
+
+def _longest(table: pa.Table) -> int:
+    """Bytes of the longest row."""
+    batches = [batch for batch in table.to_batches() if batch.num_rows]
+    return max((int(sizes_of(batch.columns, batch.num_rows).max()) for batch in batches), default=0)
 
 
 def _numbered(table: pa.Table, name: str, numbers: Int64Array) -> pa.Table:
