@@ -67,17 +67,41 @@ _HOMES = {
 }
 
 
+_NEEDS_SPARK = "millrace.spark."
+
+
 def __getattr__(name: str) -> Any:
     """The parts that need Spark are imported on first use, so that joins in process work without it."""
     if name not in _HOMES:
-        raise AttributeError(f"module 'millrace' has no attribute {name!r}")
+        raise AttributeError(f"module 'millrace' has no attribute {name!r}{_near(name)}", name=name)
     from importlib import import_module
 
     try:
-        return getattr(import_module(_HOMES[name]), name)
+        found = getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as missing:
         if missing.name and missing.name.split(".")[0] in ("pyspark", "py4j"):
             raise ModuleNotFoundError(
                 f"millrace.{name} needs Spark: pip install 'millrace-spark[spark]'", name=missing.name
             ) from None
         raise
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """What can be had: completion and help() look at each of these."""
+    from importlib.util import find_spec
+
+    spark = find_spec("pyspark") is not None
+    missing = {name for name, home in _HOMES.items() if home.startswith(_NEEDS_SPARK) and not spark}
+    own = {name for name in globals() if name.startswith("__") and name.endswith("__")}
+    return sorted((own | set(__all__)) - missing)
+
+
+def _near(name: str) -> str:
+    """A hint at what may have been meant."""
+    from difflib import get_close_matches
+
+    public = {one.lower(): one for one in _HOMES}
+    near = [public[one] for one in get_close_matches(name.lower(), public, n=2)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
