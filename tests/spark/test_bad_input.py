@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.running import frame, read_stream, run_query, same_rows, wait_until, write_files
 
@@ -50,10 +50,15 @@ def _files(path: Path) -> set[str]:
     return {str(one.relative_to(path)) for one in path.rglob("*") if one.is_file()}
 
 
-def test_wrong_arguments_of_enrich_are_named(spark: SparkSession, products: mr.MasterTable) -> None:
+def test_wrong_arguments_of_enrich_are_named(spark: SparkSession, products: mr.MasterTable, tmp_path: Path) -> None:
     stream = frame(spark, SALES)
     cases: list[tuple[dict[str, Any], type[MillraceError], str]] = [
-        ({"on": "nope"}, SchemaError, r"id.*nope"),
+        ({"on": "nope"}, SchemaError, "the stream has no column 'nope'; it has sale, id"),
+        ({"on": "sale"}, SchemaError, r"\(id\); got sale -> sale: write on=\('sale', 'id'\)"),
+        ({"on": {}}, ParameterError, "on must be a column"),
+        ({"on": F.col("id")}, ParameterError, "on takes names of columns, not Column objects.*write on='name'"),
+        ({"on": [("id", F.col("id"))]}, ParameterError, "on must be a column"),
+        ({"on": mr.near(3, "id", 1)}, SchemaError, "columns of the stream are given by name; got 3; it has sale, id"),  # type: ignore[arg-type]
         ({"on": ("nope", "id")}, SchemaError, "the stream has no column 'nope'; it has sale, id"),
         ({"on": ("id", "nope")}, SchemaError, r"key column of the table \(id\); got id -> nope"),
         ({"on": ("id", "name")}, SchemaError, r"key column of the table \(id\); got id -> name"),
@@ -64,22 +69,119 @@ def test_wrong_arguments_of_enrich_are_named(spark: SparkSession, products: mr.M
         ({"on": [7]}, MillraceError, "on must be a column"),
         ({"on": [("id", "id", "id")]}, ParameterError, "on must be a column"),
         ({"on": "id", "how": "outer"}, ParameterError, "how must be one of inner, left, semi, anti; got 'outer'"),
-        ({"on": "id", "strategy": "hash"}, StrategyError, "no strategy 'hash'; choose one of .*sweepjoin"),
+        ({"on": "id", "how": None}, ParameterError, "how must be one of inner, left, semi, anti; got None"),
+        ({"on": "id", "how": ["left"]}, ParameterError, r"how must be one of inner, left, semi, anti; got \['left'\]"),
+        ({"on": "id", "strategy": "hash"}, StrategyError, "no strategy 'hash'; choose one of auto, .*sweepjoin"),
+        ({"on": "id", "strategy": None}, StrategyError, "no strategy None; choose one of auto"),
+        ({"on": "id", "strategy": []}, StrategyError, r"no strategy \[\]; choose one of auto"),
+        ({"on": "id", "ordered": "yes"}, ParameterError, "ordered must be True or False; got 'yes'"),
+        ({"on": "id", "name": 7}, ParameterError, "name must be a text, for the reports; got 7"),
+        ({"on": "id", "name": ""}, ParameterError, "name must be a text, for the reports; got ''"),
+        ({"on": "id", "observation": "counts"}, ParameterError, "observation must be an Observation.*got 'counts'"),
         ({"on": "id", "read": "fast"}, ParameterError, "read must be one of auto.*got 'fast'"),
         ({"on": "id", "memory": "much"}, ParameterError, "can't read 'much' as a size"),
         ({"on": "id", "memory": 0}, ParameterError, "more than zero"),
         ({"on": "id", "memory": -5}, ParameterError, "more than zero"),
+        ({"on": "id", "memory": "0"}, ParameterError, "memory: a size must be more than zero bytes; got '0'"),
+        ({"on": "id", "memory": "-1m"}, ParameterError, "memory: can't read '-1m' as a size"),
+        ({"on": "id", "memory": "12 parsecs"}, ParameterError, "memory: can't read '12 parsecs' as a size; write a number"),
+        ({"on": "id", "memory": "9" * 400}, ParameterError, "memory: no machine has so much"),
+        ({"on": "id", "memory": True}, ParameterError, "memory: a size is a number of bytes.*got True"),
         ({"on": "id", "partitions": 0}, ParameterError, "partitions must be at least 1; got 0"),
+        ({"on": "id", "partitions": 1 << 40}, ParameterError, "partitions must be at most 2147483647; got 1099511627776"),
+        ({"on": "id", "partitions": "x"}, ParameterError, "partitions must be a whole number; got 'x'"),
+        ({"on": "id", "partitions": 2.0}, ParameterError, "partitions must be a whole number; got 2.0"),
+        ({"on": "id", "partitions": True}, ParameterError, "partitions must be a whole number; got True"),
         ({"on": "id", "columns": ["price"]}, SchemaError, "the table has no column 'price'; it has id, name"),
+        ({"on": "id", "columns": {"n": "name"}}, SchemaError, "no column 'n'; it has id, name; a dict goes from table"),
         ({"on": "id", "columns": "name"}, ParameterError, r"write \['name'\]"),
+        ({"on": "id", "columns": "*"}, ParameterError, "leave columns= out"),
+        ({"on": "id", "columns": 7}, ParameterError, "columns must be a list of names, or a dict.*; got 7"),
+        ({"on": "id", "columns": {"name"}}, ParameterError, "columns must be a list of names, or a dict.*; got {'name'}"),
+        ({"on": "id", "columns": b"name"}, ParameterError, "columns must be a list of names"),
+        ({"on": "id", "columns": [7]}, ParameterError, "columns are given by name.*; got 7"),
+        ({"on": "id", "columns": [F.col("name")]}, ParameterError, "columns are given by name.*; got Column"),
+        ({"on": "id", "columns": {"name": None}}, ParameterError, "columns are given by name.*; got None"),
         ({"on": "id", "how": "semi", "columns": ["name"]}, ParameterError, "a semi join puts out stream columns only"),
         ({"on": "id", "how": "anti", "columns": {"name": "n"}}, ParameterError, "an? anti join puts out stream columns only"),
     ]  # fmt: skip
     for options, error, words in cases:
         with pytest.raises(error, match=words):
             mr.enrich(stream, products, **options)
-    with pytest.raises(ParameterError, match="must be a MasterTable or a ParquetTable; got str"):
-        mr.enrich(stream, "warehouse/products", "id")  # type: ignore[arg-type]
+    lake = mr.ParquetTable(write_files(PRODUCTS.slice(0, 10), tmp_path / "lake", 1))
+    with pytest.raises(ParameterError, match=r"read must be one of auto.*got 'fast'"):
+        mr.enrich(stream, lake, "id", read="fast")
+    pairs = pa.table({"id": [1], "sale": [2], "name": ["x"]})
+    build_table(tmp_path / "pairs", pairs, ["id", "sale"])
+    with pytest.raises(SchemaError, match=r"two columns of both sides are a list, \['id', 'sale'\]"):
+        mr.enrich(stream, mr.MasterTable.open(tmp_path / "pairs"), ("id", "sale"))
+
+
+def test_what_is_no_stream_or_no_table_is_told_the_way_to_one(spark: SparkSession, products: mr.MasterTable) -> None:
+    stream = frame(spark, SALES)
+    cases: list[tuple[Any, str]] = [
+        (None, "got NoneType"),
+        (SALES.to_pandas(), r"got pandas.DataFrame: make one with spark.createDataFrame\(stream\)"),
+        (SALES, r"got pyarrow.Table: make one with spark.createDataFrame\(stream\)"),
+        (stream.rdd, r"got RDD: give stream.toDF\(\)"),
+        ("sales.parquet", r"got str: read it first, for instance spark.read.parquet\('sales.parquet'\)"),
+        (Path("sales"), r"got PosixPath: read it first"),
+        (stream.groupBy("id"), "got GroupedData: grouped rows make one"),
+        (spark.readStream, "got DataStreamReader: a reader makes one"),
+        (products, "got MasterTable: the stream comes first, then the table"),
+    ]
+    for wrong, words in cases:
+        with pytest.raises(ParameterError, match=f"the stream must be a Spark DataFrame; {words}"):
+            mr.enrich(wrong, products, "id")
+    with pytest.raises(ParameterError, match=r"the data must be a Spark DataFrame; got pandas.DataFrame"):
+        mr.MasterTable.build(SALES.to_pandas(), "id", "nowhere")
+    tables: list[tuple[Any, str]] = [
+        ("w/p", r"got str: write mr.MasterTable.open\('w/p'\), or mr.ParquetTable\('w/p'\) for Parquet files"),
+        (Path("w/p"), r"got PosixPath: write mr.MasterTable.open\('w/p'\)"),
+        (stream, r"got DataFrame: build a table from it once, with mr.MasterTable.build\(frame, key, path\)"),
+        (SALES.to_pandas(), "got pandas.DataFrame: make one with mr.MasterTable.build"),
+        (None, "got NoneType: make one with mr.MasterTable.build"),
+        (mr.MasterTable, "got the class MasterTable"),
+    ]
+    for wrong, words in tables:
+        with pytest.raises(ParameterError, match=f"must be a MasterTable or a ParquetTable; {words}"):
+            mr.enrich(stream, wrong, "id")
+
+
+def test_sparks_own_names_of_the_joins_serve_too(spark: SparkSession, products: mr.MasterTable) -> None:
+    stream = frame(spark, SALES)
+    for name in ("LEFT", "left_outer", "leftouter", "Inner", "left_semi", "LeftSemi", "left_anti", "LEFTANTI"):
+        ours = mr.enrich(stream, products, "id", how=name)
+        assert ours.count() == stream.join(frame(spark, PRODUCTS), "id", name.lower()).count()
+    for name in ("outer", "full", "right", "cross"):
+        with pytest.raises(ParameterError, match=f"how must be one of inner, left, semi, anti; got '{name}'"):
+            mr.enrich(stream, products, "id", how=name)
+
+
+def test_an_observation_that_can_not_count_is_refused_at_the_call(
+    spark: SparkSession, products: mr.MasterTable, tmp_path: Path
+) -> None:
+    stream = read_stream(spark, write_files(SALES, tmp_path / "source", 1))
+    with pytest.raises(ParameterError, match=r"for a stream, leave it out and use mr.reports\(query\)"):
+        mr.enrich(stream, products, "id", observation=Observation("counts"))
+    used = Observation("counts")
+    mr.enrich(frame(spark, SALES), products, "id", observation=used)
+    with pytest.raises(ParameterError, match="make a new Observation for each call"):
+        mr.enrich(frame(spark, SALES), products, "id", observation=used)
+
+
+@pytest.mark.parametrize("empty", ["array()", "map()", "array(array())", "named_struct('a', array())"])
+def test_lists_of_no_type_stay_in_spark_or_are_refused_with_the_cast_to_use(
+    spark: SparkSession, products: mr.MasterTable, warehouse: Path, empty: str
+) -> None:
+    stream = frame(spark, SALES).selectExpr("*", f"{empty} AS e")
+    assert mr.enrich(stream, products, "id").select("e").count() == KNOWN  # only the key goes to Python
+    build_table(warehouse / "many", pa.concat_tables([PRODUCTS.slice(0, 10)] * 20), "id")
+    with pytest.raises(SchemaError, match=r"column 'e' of type .*void.* can't go through Arrow.*such as .*<string"):
+        mr.enrich(stream, mr.MasterTable.open(warehouse / "many"), "id")
+    with pytest.raises(SchemaError, match=r"column 'e' of type .*void"):
+        mr.MasterTable.build(stream, "id", warehouse / "t")
+    assert not (warehouse / "t").exists()
 
 
 @pytest.mark.parametrize("kind", ["string", "double", "boolean", "date", "timestamp", "decimal(10,2)", "binary"])

@@ -6,6 +6,7 @@ import datetime as dt
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -21,6 +22,7 @@ from tests.spark.running import (
 )
 
 import millrace as mr
+from millrace.core.errors import SchemaError
 from millrace.relations.build import build_table
 from millrace.spark.references import Renumbered
 
@@ -135,6 +137,56 @@ def test_columns_are_chosen_in_order_and_renamed(spark: SparkSession, warehouse:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_a_column_that_is_asked_for_twice_comes_twice(spark: SparkSession, warehouse: Path, shape: str) -> None:
+    stream, data = frame(spark, SALES.select(["sale", "id"])), frame(spark, SHAPES[shape])
+    table = _built(warehouse, SHAPES[shape])
+    right = data.select("id", F.col("name").alias("a"), "price", F.col("name").alias("b"))
+    theirs = stream.join(right, "id", "left").select("sale", stream["id"], "a", "price", "b")
+    for columns, names in (
+        (["name", "price", "name"], ["name", "price", "name"]),
+        (["name", "price", "NAME"], ["name", "price", "NAME"]),
+        ({"name": "a", "price": "sale", "NAME": "b"}, ["a", "sale", "b"]),
+    ):
+        ours = mr.enrich(stream, table, "id", how="left", columns=columns)  # type: ignore[arg-type]
+        assert ours.columns == ["sale", "id", *names]
+        difference = same_rows(ours.toDF(*theirs.columns), theirs)
+        assert difference, difference
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_names_that_differ_in_case_only_are_told_apart_as_spark_does(spark: SparkSession, warehouse: Path, shape: str) -> None:
+    rows = SHAPES[shape].rename_columns(["id", "name", "NAME"])
+    table = _built(warehouse, rows)
+    plain = frame(spark, SALES.select(["id", "sale"]))
+    assert mr.enrich(plain, table, "id").columns == ["id", "sale", "name", "NAME"]
+    with pytest.raises(SchemaError, match="column 'Name' may be each of name, NAME"):
+        mr.enrich(plain, table, "id", columns=["Name"])
+    both = plain.selectExpr("id", "sale AS x", "sale + 1 AS X")
+    assert all(row[1] + 1 == row[2] for row in mr.enrich(both, table, "id").collect())
+    with pytest.raises(SchemaError, match="the stream has 2 columns 'X'"):
+        mr.enrich(both, table, ("X", "id"))
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    stream = plain.selectExpr("id", "id + 100 AS ID", "sale AS x", "sale + 1 AS X")
+    for on, found in (("id", 3), (("ID", "id"), 0)):
+        ours = mr.enrich(stream, table, on, columns={"NAME": "n", "name": "N"}, partitions=2)
+        assert ours.columns == ["id", "ID", "x", "X", "n", "N"]
+        matches = ours.where("n IS NOT NULL").select("x", "X", "n").distinct().collect()
+        assert len(matches) == found
+        assert all(row["X"] == row["x"] + 1 and isinstance(row["n"], float) for row in matches)
+    with pytest.raises(SchemaError, match="no column 'Name'; it has id, name, NAME"):
+        mr.enrich(stream, table, "id", columns=["Name"])
+
+
+def test_names_of_parquet_files_are_found_whatever_their_case(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(PRODUCTS, tmp_path / "lake.parquet")
+    lake, stream = mr.ParquetTable(tmp_path / "lake.parquet"), frame(spark, SALES.select(["id", "sale"]))
+    assert mr.enrich(stream, lake, "ID", columns=["NAME"]).count() == 3
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    with pytest.raises(SchemaError, match="no column 'ID'"):
+        mr.enrich(stream, lake, ("id", "ID"))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_no_columns_at_all_still_gives_a_row_for_every_match(spark: SparkSession, warehouse: Path, shape: str) -> None:
     stream = frame(spark, SALES)
     keys_only = SHAPES[shape].select(["id"])
@@ -202,9 +254,9 @@ def test_a_stream_with_two_columns_of_one_name_keeps_both(spark: SparkSession, w
     stream = frame(spark, SALES).select("id", F.col("sale").alias("x"), F.col("price").alias("x"))
     table = _built(warehouse, SHAPES[shape])
     for options in ({}, {"partitions": 2}):
-        ours = mr.enrich(stream, table, "id", columns=["name"], **options)  # type: ignore[arg-type]
-        assert ours.columns == ["id", "x", "x", "name"]
-        expected = stream.join(frame(spark, SHAPES[shape]).select("id", "name"), "id")
+        ours = mr.enrich(stream, table, "id", columns={"name": "__millrace"}, **options)  # type: ignore[arg-type]
+        assert ours.columns == ["id", "x", "x", "__millrace"]
+        expected = stream.join(frame(spark, SHAPES[shape]).select("id", F.col("name").alias("__millrace")), "id")
         difference = same_rows(ours, expected)
         assert difference, difference
 
@@ -373,6 +425,20 @@ def test_a_shuffle_spreads_rows_without_a_key_and_changes_nothing(spark: SparkSe
     sizes = [row["count"] for row in spread.groupBy(F.spark_partition_id()).count().collect()]
     assert len(sizes) == 4
     assert max(sizes) < 100
+
+
+@pytest.mark.parametrize(
+    "columns", [["map('a', id) AS m"], ["id AS x", "id AS x"], ["parse_json(string(id)) AS v"], ["array(map(id, id)) AS a"]]
+)
+def test_rows_that_spark_has_no_hash_for_are_spread_too(spark: SparkSession, warehouse: Path, columns: list[str]) -> None:
+    table = _built(warehouse, PRODUCTS)
+    stream = spark.range(0, 400, 1, 1).selectExpr(*columns)
+    rows = mr.enrich(stream, table, mr.expr("master.id = 1"), columns=["name"], partitions=4)
+    assert rows.columns == [*stream.columns, "name"]
+    sizes = [row["count"] for row in rows.groupBy(F.spark_partition_id()).count().collect()]
+    assert sum(sizes) == 400
+    assert len(sizes) == 4
+    assert max(sizes) < 160
 
 
 def test_two_tables_one_after_the_other(spark: SparkSession, warehouse: Path) -> None:

@@ -157,6 +157,53 @@ def test_tables_that_need_whole_rows_are_counted_one_by_one(spark: SparkSession,
     assert matched == {"products": sum(sold), "customers": 20 * sum(a and b for a, b in zip(sold, known, strict=True))}
 
 
+def _labelled(folder: Path, label: str, copies: int = 1, key: str = "key") -> mr.MasterTable:
+    """A table of 30 keys whose one other column says which table it is of."""
+    keys = [key for key in range(30) for _ in range(copies)]
+    build_table(folder / label, pa.table({key: keys, "label": [f"{label} {n}" for n in keys]}), key, page_bytes=4096)
+    return mr.MasterTable.open(folder / label)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["name", "name", "name"], ["name", "NAME", "Name"], ["sale", "PRODUCT", "sale"], ["__millrace", "a.b", "`a` ü"]],
+    ids=["same", "case", "of the stream", "odd"],
+)
+def test_columns_come_in_the_order_of_the_lookups_whatever_they_are_called(
+    spark: SparkSession, warehouse: Path, names: list[str]
+) -> None:
+    pq.write_table(pa.table({"key": range(30), "label": [f"lake {n}" for n in range(30)]}), warehouse.with_suffix(".parquet"))
+    tables = {
+        "lake": mr.ParquetTable(warehouse.with_suffix(".parquet")),  # by whole rows
+        "one": _labelled(warehouse, "one"),
+        "few": _labelled(warehouse, "few", 3),
+        "many": _labelled(warehouse, "many", 20),  # by whole rows
+    }
+    sales = frame(spark, SALES.slice(1, 20)).select("sale", "product")
+    for order in (["lake", "one", "many"], ["few", "lake", "one"], ["many", "lake", "few"]):
+        wanted = [mr.Lookup(tables[t], ("product", "key"), columns={"label": n}) for t, n in zip(order, names, strict=True)]
+        rows = mr.enrich(sales, wanted, how="left")
+        assert rows.columns == ["sale", "product", *names]
+        found = [tuple(row) for row in rows.distinct().collect()]
+        labels = [[None if key is None else f"{table} {key}" for table in order] for _, key, *_ in found]
+        assert [list(row[2:]) for row in found] == labels
+        assert len(found) == 20
+        assert rows.select(sales["sale"]).distinct().count() == 20
+
+
+def test_a_condition_is_over_the_stream_and_not_over_what_other_tables_add(spark: SparkSession, warehouse: Path) -> None:
+    products, one, many = _products(warehouse / "p", 1), _labelled(warehouse, "one"), _labelled(warehouse, "many", 20)
+    sales = frame(spark, SALES).selectExpr("sale", "product", "cast(sale as double) AS s3")
+    near = mr.Lookup(products, mr.near("s3", "price", 0.5), columns=["price"])
+    for first in (one, many):
+        added = mr.Lookup(first, ("product", "key"), columns={"label": "s3"})
+        rows = mr.enrich(sales, [added, near])
+        assert rows.columns == ["sale", "product", "s3", "s3", "price"]
+        assert all(row[2] == row[4] and row[3].endswith(f" {row[1]}") for row in rows.collect())
+        by_text = mr.Lookup(products, mr.expr("stream.s3 = master.price"), columns=["price"])
+        assert mr.enrich(sales, [added, by_text]).count() == rows.count() > 0
+
+
 def test_columns_keep_their_own_types_on_the_way_to_the_next_table(spark: SparkSession, tmp_path: Path) -> None:
     """Types that Spark would not write itself: what one join puts out is what the next is told to expect."""
     kinds = {"text": pa.large_string(), "word": pa.dictionary(pa.int32(), pa.string()), "when": pa.timestamp("us")}
@@ -225,6 +272,22 @@ def test_what_makes_no_sense_is_refused(spark: SparkSession, warehouse: Path) ->
         mr.enrich(sales, [lookup], "product")
     with pytest.raises(ParameterError, match="on must be a column"):
         mr.enrich(sales, table)
+    with pytest.raises(ParameterError, match=r"a Lookup goes into a list.*write \[mr.Lookup"):
+        mr.enrich(sales, lookup)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"got generator: several tables are given as a list of mr.Lookup"):
+        mr.enrich(sales, (one for one in [lookup]))  # type: ignore[arg-type]
+    for wrong, error, words in (
+        (mr.Lookup(sales, "product"), ParameterError, r"2 of 2: the table must be .*MasterTable\.build\(frame, key, path\)"),
+        (mr.Lookup(table, None), ParameterError, "2 of 2: on must be a column"),  # type: ignore[arg-type]
+        (mr.Lookup(table, "no"), SchemaError, "2 of 2: the stream has no column 'no'; it has sale, product, customer"),
+        (mr.Lookup(table, "product", columns=["no"]), SchemaError, "2 of 2: the table has no column 'no'"),
+        (mr.Lookup(table, "product", how=""), ParameterError, "2 of 2: how must be one of"),
+        (mr.Lookup(table, "product", name=7), ParameterError, "2 of 2: name must be a text"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(error, match=words):
+            mr.enrich(sales, [lookup, wrong])
+    with pytest.raises(BudgetError, match="give memory="):
+        mr.enrich(sales, [lookup, lookup], memory=1)
     with pytest.raises(ParameterError, match="how must be one of inner, left, semi, anti; got 'outer'"):
         mr.enrich(sales, [mr.Lookup(table, "product", how="outer")])
     with pytest.raises(SchemaError, match="price"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, cast
 
 import pyarrow as pa
+from pyspark.errors import PySparkAssertionError
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
@@ -16,27 +16,48 @@ from pyspark.sql.types import (
     ArrayType,
     BooleanType,
     DataType,
-    MapType,
     StringType,
     StructField,
     StructType,
-    VariantType,
 )
 
 from millrace.catalog import algorithm, check_condition, make_join
-from millrace.core.budget import Budget, format_bytes, parse_bytes
-from millrace.core.conditions import Between, Condition, Expr, Pairs, key_pairs
+from millrace.core.budget import Budget, format_bytes
+from millrace.core.conditions import Between, Condition, Expr, Pairs
 from millrace.core.errors import BudgetError, ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
-from millrace.core.protocols import HOWS, How, Relation
+from millrace.core.protocols import How, Relation
 from millrace.relations.folder import now_us
+from millrace.spark.arguments import (
+    check_choices,
+    check_frame,
+    check_name,
+    check_observation,
+    checked_how,
+    checked_memory,
+    checked_on,
+    checked_partitions,
+    chosen_columns,
+    in_key_order,
+    wrong_table,
+)
 from millrace.spark.counters import TaskCounters, counters_for
 from millrace.spark.master import MasterTable
 from millrace.spark.parquet import ParquetTable
 from millrace.spark.planned import PlannedTable
 from millrace.spark.references import Renumbered
 from millrace.spark.reports import PREFIX
-from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field, session_zone
+from millrace.spark.schema import (
+    arrow_type,
+    case_sensitive,
+    check_key_types,
+    column_field,
+    free_names,
+    named_column,
+    session_zone,
+    spelled,
+)
+from millrace.spark.spread import spread_rows
 from millrace.spark.task import EnrichTask, OnePass, RowsPass, Shape, in_place, one_range_each, plan_group
 
 _numbers = itertools.count(1)
@@ -77,8 +98,10 @@ def enrich(
                 that need whole rows there, as most conditions do, in another)
     on          a column of both sides, a list of them, a pair (stream column, table column), a dict stream -> table, or a
                 condition: mr.between, mr.near, mr.similar, mr.expr
-    how         inner, left, semi (rows whose key is in the table) or anti (rows whose key is not)
-    columns     table columns to add; a dict gives them new names. Default: all, but a key of the same name only once
+    how         inner, left, semi (rows whose key is in the table) or anti (rows whose key is not); Spark's names for them serve
+                too, such as left_outer
+    columns     table columns to add; a dict gives them new names. Default: all, but a key of the same name only once. They come
+                behind those of the stream, table by table in the order given
     memory      bytes that one task may use, such as "256m"; several tables share it
     strategy    auto, or the name of a join: see `millrace.catalog`
     read        auto, mmap (pages used in place), direct (past the page cache) or buffered
@@ -88,21 +111,33 @@ def enrich(
 
     Every error that can be seen beforehand is raised here, before anything runs.
     """
+    check_frame(stream, "stream")
     lookups = _lookups(table, on, how, columns, name)
-    memory_bytes = parse_bytes(memory) // len(lookups)
-    calls = [_Call.of(stream, lookup, memory_bytes, len(lookups), strategy, read, ordered) for lookup in lookups]
-    if partitions is not None:
-        stream = _spread(stream, calls[0].on, partitions)
+    check_choices(strategy, read, ordered)
+    check_observation(observation, stream, len(lookups))
+    spread = None if partitions is None else checked_partitions(partitions)
+    memory_bytes = max(1, checked_memory(memory) // len(lookups))
+    calls = _calls(stream, lookups, memory_bytes, strategy, read, ordered)
+    if spread is not None:
+        stream = spread_rows(stream, calls[0].on, spread)
     keyed = [call for call in calls if call.shape != "rows"]
-    others = [call for call in calls if call.shape == "rows"]
-    if observation is not None and len(calls) > 1:
-        raise ParameterError("an observation counts one table: enrich in several calls, each with its own")
-    given = stream
-    if keyed:
-        stream = _by_key(stream, keyed, observation)
-    if others:
-        stream = _by_row(stream, others, observation)
-    return _in_lookup_order(stream, given, calls) if keyed and others else stream
+    rows = _by_key(stream, keyed, observation) if keyed else stream
+    return rows if len(keyed) == len(calls) else _by_row(rows, stream, calls, observation)
+
+
+def _calls(
+    stream: DataFrame, lookups: Sequence[Lookup], memory_bytes: int, strategy: str, read: str, ordered: bool
+) -> list[_Call]:
+    """The look-ups, checked; an error says which of several it means."""
+    calls = []
+    for number, lookup in enumerate(lookups, 1):
+        try:
+            calls.append(_Call.of(stream, lookup, memory_bytes, len(lookups), strategy, read, ordered))
+        except (ParameterError, SchemaError) as wrong:
+            if len(lookups) == 1:
+                raise
+            raise type(wrong)(f"look-up {number} of {len(lookups)}: {wrong}") from wrong
+    return calls
 
 
 @dataclass(frozen=True)
@@ -113,7 +148,7 @@ class _Call:
     on: Pairs  # nothing, with a condition
     condition: Condition | None
     how: How
-    columns: dict[str, str]  # table column -> name in the output
+    columns: Pairs  # (table column, name in the output); a table column may come twice, and so may a name
     key_types: tuple[pa.DataType, ...]
     memory_bytes: int
     tables: int  # that have as much, of what was given
@@ -124,21 +159,20 @@ class _Call:
 
     @staticmethod
     def of(stream: DataFrame, lookup: Lookup, memory_bytes: int, tables: int, strategy: str, read: str, ordered: bool) -> _Call:
-        how = cast(How, lookup.how)
-        if how not in HOWS:
-            raise ParameterError(f"how must be one of {', '.join(HOWS)}; got {how!r}")
-        condition = lookup.on if isinstance(lookup.on, Condition) else None
+        how = checked_how(lookup.how)
+        on = checked_on(lookup.on)
+        condition, pairs = (None, on) if isinstance(on, tuple) else (on, on.on)
         sensitive = case_sensitive(stream)
+        for mine, _ in pairs:
+            column_field(stream, mine, "stream")  # what the stream lacks is said before what the table does
+        table = _planned(stream, lookup, () if condition else tuple(theirs for _, theirs in pairs), read)
         if condition is None:
-            on = key_pairs(lookup.on)
-            table = _planned(stream, lookup.table, tuple(theirs for _, theirs in on), read)
-            pairs = _in_key_order([(mine, _spelled(theirs, table.key, sensitive)) for mine, theirs in on], table.key)
+            named = [(mine, spelled(theirs, table.key, sensitive)) for mine, theirs in pairs]
+            pairs = in_key_order(named, table.key, lookup.on)
         else:
-            table = _planned(stream, lookup.table, (), read)
             condition = condition.in_zone(session_zone(stream))
             condition.check(_named_schema(stream, condition), table.schema)
             _check_null_keys(table, condition)
-            pairs = condition.on
         fields = [column_field(stream, mine, "stream") for mine, _ in pairs]
         check_key_types(fields)
         pairs = tuple((field.name, theirs) for field, (_, theirs) in zip(fields, pairs, strict=True))
@@ -150,7 +184,7 @@ class _Call:
             on=pairs if condition is None else (),
             condition=condition,
             how=how,
-            columns=_columns(lookup.columns, table.schema, pairs, how, sensitive),
+            columns=chosen_columns(lookup.columns, table.schema, pairs, how, sensitive),
             key_types=tuple(arrow_type(field.name, field.dataType) for field in fields),
             memory_bytes=memory_bytes,
             tables=tables,
@@ -167,12 +201,23 @@ class _Call:
         """Stream columns that are looked up."""
         return [self.condition.value] if isinstance(self.condition, Between) else [mine for mine, _ in self.on]
 
+    @property
+    def fetched(self) -> tuple[str, ...]:
+        """Table columns that come back from the workers, each once."""
+        return tuple(dict.fromkeys(column for column, _ in self.columns))
+
+    def added(self, places: Sequence[str]) -> list[Column]:
+        """The columns of the output, from where those that were fetched lie."""
+        where = dict(zip(self.fetched, places, strict=False))
+        return [F.col(where[column]).alias(name) for column, name in self.columns]
+
     def task(self, stream: DataFrame, counters: TaskCounters | None = None, added: Sequence[pa.DataType] = ()) -> EnrichTask:
         """`added`: the types of columns that tables before this one put behind those of the stream."""
         if self.shape == "rows":
-            kinds = [*(arrow_type(field.name, field.dataType) for field in stream.schema), *added]
-            schema = pa.schema([pa.field(f"s{i}", kind) for i, kind in enumerate(kinds)])
-            on = tuple((f"s{stream.columns.index(mine)}", theirs) for mine, theirs in self.on)
+            mine = [pa.field(f"s{i}", arrow_type(field.name, field.dataType)) for i, field in enumerate(stream.schema)]
+            # what an expression can't name by chance
+            schema = pa.schema([*mine, *(pa.field(f"__millrace_added{i}", kind) for i, kind in enumerate(added))])
+            on = tuple((f"s{stream.columns.index(name)}", theirs) for name, theirs in self.on)
             condition = self.condition and _placed(self.condition, stream)
         else:
             condition = None
@@ -181,7 +226,7 @@ class _Call:
             if isinstance(self.condition, Between):
                 condition = replace(self.condition, value="k0")
         return EnrichTask(
-            self.table, schema, on, self.how, tuple(self.columns), self.shape, self.memory_bytes, self.strategy, counters,
+            self.table, schema, on, self.how, self.fetched, self.shape, self.memory_bytes, self.strategy, counters,
             self.ordered, condition,
         )  # fmt: skip
 
@@ -220,7 +265,7 @@ class _Call:
 
     def fields(self, task: EnrichTask) -> list[DataType]:
         """Types of what comes back for a row."""
-        kinds = [from_arrow_type(self.table.schema.field(name).type) for name in self.columns]
+        kinds = [from_arrow_type(self.table.schema.field(name).type) for name in self.fetched]
         if self.shape == "array":
             kinds = [ArrayType(StructType([StructField(f"c{i}", kind) for i, kind in enumerate(kinds)]))]
         elif task.flagged:
@@ -228,34 +273,46 @@ class _Call:
         return kinds if task.counters is not None else [*kinds, StringType()]
 
 
-def _by_row(stream: DataFrame, calls: Sequence[_Call], observation: Observation | None) -> DataFrame:
-    """Whole rows to the workers, joined rows back. Columns go by position, under names of our own until the end."""
+def _by_row(rows: DataFrame, stream: DataFrame, calls: Sequence[_Call], observation: Observation | None) -> DataFrame:
+    """Whole rows to the workers, joined rows back. Columns go by position, under names of our own until the end.
+
+    `rows` is the stream, and behind its columns what the calls by key have added. Columns of tables leave in the order of
+    `calls`, whatever they are called.
+    """
+    carried, own = rows.schema.fields, len(stream.columns)
+    added = [arrow_type(field.name, field.dataType) for field in carried[own:]]
+    by_row = [call for call in calls if call.shape == "rows"]
     tasks: list[EnrichTask] = []
-    theirs: list[StructField] = []
-    added: list[pa.DataType] = []
-    for call in calls:
+    fields = list(carried)
+    for call in by_row:
         task = call.task(stream, call.counters(stream, observation), added)
         if call.tables > 1:
             call.try_out(task)  # its rows may be longer than those of the stream, which were tried out before
         tasks.append(task)
-        kinds = [call.table.schema.field(column).type for column in call.columns]
+        kinds = [call.table.schema.field(column).type for column in call.fetched]
         added = [*added, *kinds]
-        theirs += [StructField(name, from_arrow_type(kind)) for name, kind in zip(call.columns.values(), kinds, strict=True)]
-    watched = [call for call, task in zip(calls, tasks, strict=True) if task.counters is None]
-    fields = [*stream.schema.fields, *theirs]
+        fields += [StructField("", from_arrow_type(kind)) for kind in kinds]
+    watched = [call for call, task in zip(by_row, tasks, strict=True) if task.counters is None]
+    real = f"c{len(fields)}"
     if watched:
-        fields += [StructField("real", BooleanType()), *(StructField("stats", StringType()) for _ in watched)]
+        fields += [StructField("", BooleanType()), *(StructField("", StringType()) for _ in watched)]
     inside = [StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(fields)]
-    again = Renumbered(stream)
-    plain = again.frame.select("*", _batch_time(_zero())).toDF(*[f"s{i}" for i in range(len(stream.columns) + 1)])
+    again = Renumbered(rows)
+    plain = again.frame.select("*", _batch_time(_zero())).toDF(*[f"s{i}" for i in range(len(carried) + 1)])
     joined = plain.mapInArrow(RowsPass(tuple(tasks)).rows_in, StructType(inside))  # it takes no odd or repeated names
-    first = len(stream.columns)
     for call, field in zip(watched, inside[len(inside) - len(watched) :], strict=True):
-        joined = joined.observe(observation or call.label, F.collect_list(F.col(field.name)).alias("stats"))
+        joined = _observed(joined, observation or call.label, field.name)
     if watched:
-        joined = joined.where(F.col(f"c{first + len(theirs)}"))
-    mine = again.restore(joined, [f"c{i}" for i in range(first)])
-    return joined.select(*mine, *[F.col(f"c{i}").alias(f.name) for i, f in enumerate(theirs, first)])
+        joined = joined.where(F.col(real))
+    mine = iter(again.restore(joined, [f"c{i}" for i in range(len(carried))]))
+    theirs = iter(f"c{i}" for i in range(len(carried), len(fields)))
+    columns = list(itertools.islice(mine, own))
+    for call in calls:
+        if call.shape == "rows":
+            columns += call.added(list(itertools.islice(theirs, len(call.fetched))))
+        else:
+            columns += itertools.islice(mine, len(call.columns))
+    return joined.select(*columns)
 
 
 def _by_key(stream: DataFrame, calls: Sequence[_Call], observation: Observation | None) -> DataFrame:
@@ -269,30 +326,30 @@ def _by_key(stream: DataFrame, calls: Sequence[_Call], observation: Observation 
     kinds = [call.fields(task) for call, task in zip(calls, tasks, strict=True)]
     fields = list(itertools.chain(*kinds))
     starts = [0, *itertools.accumulate(len(some) for some in kinds)]
-    beside, zero, *matches = _free_names(stream, 2 + len(calls))
+    added = [name for call in calls for _, name in call.columns]
+    beside, zero, *matches = free_names([*stream.columns, *added], 2 + len(calls))
     if len(fields) == 1:
         found, places = _called(tasks, fields[0]), [beside]
     else:
         found = _called(tasks, StructType([StructField(f"c{i}", kind) for i, kind in enumerate(fields)]))
         places = [f"{beside}.c{i}" for i in range(len(fields))]
-    keys = [_column(stream, mine) for call in calls for mine in call.key_columns]
+    keys = [named_column(stream, mine) for call in calls for mine in call.key_columns]
     joined = stream.withColumn(zero, _zero()).withColumn(beside, found(*keys, _batch_time(F.col(zero))))
     for call, task, end in zip(calls, tasks, starts[1:], strict=True):
         if task.counters is None:
-            counts = F.collect_list(F.col(places[end - 1])).alias("stats")
-            joined = joined.observe(observation or call.label, counts)
-    theirs = []
+            joined = _observed(joined, observation or call.label, places[end - 1])
+    theirs: list[Column] = []
     for call, task, match, start in zip(calls, tasks, matches, starts, strict=False):
         first = F.col(places[start])
         columns = places[start + int(task.flagged) :]
         if call.shape == "array":
             explode = F.explode if call.how == "inner" else F.explode_outer
             joined = joined.withColumn(match, explode(first))
-            columns = [f"{match}.c{i}" for i in range(len(call.columns))]
+            columns = [f"{match}.c{i}" for i in range(len(call.fetched))]
         elif call.how != "left":
             joined = joined.where(~first if call.how == "anti" else first)
-        theirs += [F.col(place).alias(name) for place, name in zip(columns, call.columns.values(), strict=False)]
-    mine = [_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
+        theirs += call.added(columns)
+    mine = [named_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
     selected = joined.select(*mine, *theirs)
     return selected if _unambiguous(stream) else selected.drop(beside, zero, *matches)
 
@@ -302,15 +359,22 @@ def _called(tasks: Sequence[EnrichTask], returned: DataType) -> Callable[..., Co
     return cast(Callable[..., Column], F.arrow_udf(OnePass(tuple(tasks)).keys_in, returned).asNondeterministic())
 
 
-def _in_lookup_order(rows: DataFrame, stream: DataFrame, calls: Sequence[_Call]) -> DataFrame:
-    """Columns of tables in the order in which the tables were given, where names tell columns apart."""
-    names = [*stream.columns, *(name for call in calls for name in call.columns.values())]
-    return rows.select(*[_column(rows, name) for name in names]) if _unambiguous(rows) else rows
+def _observed(rows: DataFrame, by: Observation | str, column: str) -> DataFrame:
+    """Rows whose counts, in `column`, are collected on the side."""
+    try:
+        return rows.observe(by, F.collect_list(F.col(column)).alias("stats"))
+    except PySparkAssertionError:
+        raise ParameterError("this observation is in use already: make a new Observation for each call of enrich") from None
 
 
 def _lookups(table: Any, on: On | None, how: str, columns: Any, name: str | None) -> list[Lookup]:
     """What was asked for, as a list of look-ups."""
+    check_name(name)
+    checked_how(how)
+    if isinstance(table, Lookup):
+        raise ParameterError("a Lookup goes into a list, of one or of several: write [mr.Lookup(...)]")
     if not isinstance(table, (list, tuple)):
+        _check_table(table)
         return [Lookup(table, cast(On, on), how, columns, name)]  # without `on`, an error says what it must be
     wrong = next((one for one in table if not isinstance(one, Lookup)), None)
     if wrong is not None or not table:
@@ -318,15 +382,18 @@ def _lookups(table: Any, on: On | None, how: str, columns: Any, name: str | None
         raise ParameterError(f"several tables are given as a list of mr.Lookup(table, on=...); got {got}")
     if on is not None or columns is not None:
         raise ParameterError("with several tables, give on= and columns= to each Lookup")
-    return [replace(one, how=one.how or how, name=one.name or name) for one in table]
+    return [replace(one, how=how if one.how is None else one.how, name=name if one.name is None else one.name) for one in table]
 
 
-def _planned(stream: DataFrame, table: Any, key: tuple[str, ...], read: str) -> PlannedTable:
-    if isinstance(table, MasterTable):
-        return table.planned(stream, read)
-    if isinstance(table, ParquetTable):
-        return table.planned(stream, key)
-    raise ParameterError(f"the table must be a MasterTable or a ParquetTable; got {type(table).__name__}")
+def _check_table(table: Any) -> None:
+    if not isinstance(table, (MasterTable, ParquetTable)):
+        raise wrong_table(table)
+
+
+def _planned(stream: DataFrame, lookup: Lookup, key: tuple[str, ...], read: str) -> PlannedTable:
+    _check_table(lookup.table)
+    check_name(lookup.name)
+    return lookup.table.planned(stream, read) if isinstance(lookup.table, MasterTable) else lookup.table.planned(stream, key)
 
 
 def _strategy(wanted: str, table: PlannedTable, condition: Condition | None) -> str:
@@ -380,45 +447,6 @@ def _placed(condition: Condition, stream: DataFrame) -> Condition:
     return condition.renamed(names)
 
 
-def _spelled(name: str, names: Sequence[str], sensitive: bool) -> str:
-    """The one of `names` that is meant, as Spark would find it; `name` itself where there is none."""
-    if name in names or sensitive:
-        return name
-    return next((one for one in names if one.lower() == name.lower()), name)
-
-
-def _in_key_order(on: Sequence[tuple[str, str]], key: tuple[str, ...]) -> Pairs:
-    """The pairs in the order of the table's key, which they must name in full."""
-    theirs = {table: mine for mine, table in on}
-    if set(theirs) != set(key) or len(on) != len(key):
-        raise SchemaError(
-            f"on must give a stream column for each key column of the table ({', '.join(key)}); got "
-            f"{', '.join(f'{mine} -> {table}' for mine, table in on)}"
-        )
-    return tuple((theirs[name], name) for name in key)
-
-
-def _columns(
-    columns: Sequence[str] | Mapping[str, str] | None, schema: pa.Schema, on: Pairs, how: str, sensitive: bool
-) -> dict[str, str]:
-    """Table columns of the output and their names there."""
-    if how in ("semi", "anti"):
-        if columns:
-            raise ParameterError(f"a {how} join puts out stream columns only; leave columns= out")
-        return {}
-    if columns is None:
-        same = {theirs for mine, theirs in on if _spelled(mine, (theirs,), sensitive) == theirs}
-        return {name: name for name in schema.names if name not in same}
-    if isinstance(columns, str):
-        raise ParameterError(f"columns must be a list of names; got the text {columns!r}: write [{columns!r}]")
-    wanted = columns.items() if isinstance(columns, Mapping) else [(name, name) for name in columns]
-    chosen = {_spelled(name, schema.names, sensitive): renamed for name, renamed in wanted}
-    for name in chosen:
-        if name not in schema.names:
-            raise SchemaError(f"the table has no column {name!r}; it has {', '.join(schema.names)}")
-    return chosen
-
-
 def _zero() -> Column:
     """0, which Spark knows only when a task runs."""
     return F.spark_partition_id().bitwiseAND(0)
@@ -436,40 +464,6 @@ def _batch_time(place: Column) -> Column:
     return F.zip_with(one, one, lambda _, __: F.current_timestamp())[place]
 
 
-def _column(frame: DataFrame, name: str) -> Column:
-    return frame["`" + name.replace("`", "``") + "`"]
-
-
-def _free_names(frame: DataFrame, count: int) -> list[str]:
-    """Names that no column has."""
-    taken = {name.lower() for name in frame.columns}
-    free = (name for name in (f"__millrace{n or ''}" for n in itertools.count()) if name not in taken)
-    return list(itertools.islice(free, count))
-
-
 def _unambiguous(frame: DataFrame) -> bool:
     names = [name.lower() for name in frame.columns]
     return len(set(names)) == len(names)
-
-
-def _spread(stream: DataFrame, on: tuple[tuple[str, str], ...], partitions: int) -> DataFrame:
-    """Shuffle by key; rows without one, and all rows where there is none, are spread by what else they hold."""
-    if partitions < 1:
-        raise ParameterError(f"partitions must be at least 1; got {partitions}")
-    keys = [_column(stream, mine) for mine, _ in on]
-    names = [field.name.lower() for field in stream.schema]
-    fields = [field for field in stream.schema if names.count(field.name.lower()) == 1 and _hashable(field.dataType)]
-    others = [_column(stream, field.name) for field in fields]
-    if not keys:
-        return stream.repartition(partitions, F.xxhash64(*others))
-    missing = reduce(Column.__or__, [key.isNull() for key in keys])
-    return stream.repartition(partitions, F.when(missing, F.xxhash64(*others)).otherwise(F.xxhash64(*keys)))
-
-
-def _hashable(kind: DataType) -> bool:
-    """Whether Spark has a hash for values of this type: not for maps, however deep inside."""
-    if isinstance(kind, StructType):
-        return all(_hashable(field.dataType) for field in kind)
-    if isinstance(kind, ArrayType):
-        return _hashable(kind.elementType)
-    return not isinstance(kind, (MapType, VariantType))

@@ -26,6 +26,7 @@ from millrace.relations.frequency import count_column
 from millrace.relations.layout import CODE_COLUMN
 from millrace.relations.shard import ShardInfo, plan_rows_per_page, write_shard
 from millrace.relations.stored import StoredRelation
+from millrace.spark.arguments import check_frame
 from millrace.spark.failures import task_error
 from millrace.spark.localdir import LocalDir
 from millrace.spark.pins import batch_identity, pinned_version
@@ -104,6 +105,7 @@ class MasterTable:
         columns and a number, such as `sales.groupBy("product_id").count()`; keys that are not there count as 0.
         `path` must be visible under the same name to driver and executors.
         """
+        check_frame(data, "data")
         if data.isStreaming:
             raise ParameterError("a table is built from a batch DataFrame; this one is streaming")
         names = [key] if isinstance(key, str) else list(key)

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from millrace.core.errors import SchemaError, TableError
 from millrace.relations.parquet import ParquetRelation, ParquetSource, list_files
 from millrace.spark.planned import PlannedTable
-from millrace.spark.schema import arrow_schema
+from millrace.spark.schema import arrow_schema, case_sensitive, spelled
 
 # A file's time is that of the last tick of the system's clock, so one that came just after a batch may bear an earlier time:
 # a replay of the batch must not see it.
@@ -36,6 +36,7 @@ class ParquetTable:
         """For `enrich`: columns and types as Spark sees them now."""
         files = list_files(self.path)
         schema = arrow_schema(self._columns(stream))
+        key = tuple(spelled(name, schema.names, case_sensitive(stream)) for name in key)
         for name in key:
             if name not in schema.names:
                 raise SchemaError(f"{self.path} has no column {name!r}; it has {', '.join(schema.names)}")

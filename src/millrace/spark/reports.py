@@ -63,7 +63,7 @@ class BatchReport:
 
 def reports(source: Any) -> list[BatchReport]:
     """The reports of a streaming query (from its recent progress), of one progress, or of an `Observation`."""
-    if isinstance(source, _observations()):
+    if isinstance(source, observation_classes()):
         return [_report(source._name or PREFIX, None, _observed(source))]
     if hasattr(source, "recentProgress"):
         return [report for progress in source.recentProgress for report in reports(progress)]
@@ -77,7 +77,7 @@ def reports(source: Any) -> list[BatchReport]:
     return [_report(name, source.batchId, calls) for name, calls in texts.items()]
 
 
-def _observations() -> Any:
+def observation_classes() -> Any:
     """The classes that `Observation(...)` makes: another one under Spark Connect."""
     connect = sys.modules.get("pyspark.sql.connect.observation")
     return Observation if connect is None else (Observation, connect.Observation)

@@ -1,13 +1,14 @@
-"""Between Spark's types and Arrow's, as they are inside a Python worker."""
+"""Columns of DataFrames: which one a name means, and its type in Spark and in Arrow, as it is inside a Python worker."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
@@ -18,10 +19,15 @@ def arrow_type(name: str, kind: DataType) -> pa.DataType:
     """The Arrow type a column of this Spark type has in a worker, timestamps in UTC."""
     try:
         return to_arrow_type(kind, timezone="UTC")
-    except (PySparkException, TypeError) as refused:
-        raise SchemaError(
-            f"column {name!r} of type {kind.simpleString()} can't go through Arrow ({refused}); cast it or leave it out"
-        ) from None
+    except (PySparkException, TypeError, ValueError) as refused:
+        what = f"column {name!r} of type {kind.simpleString()}"
+        raise SchemaError(f"{what} can't go through Arrow ({refused}); {_way_out(kind)} or leave it out") from None
+
+
+def _way_out(kind: DataType) -> str:
+    """`array()` and `map()` have no types of their own inside, and Arrow no such lists or maps."""
+    text = kind.simpleString()
+    return f"cast it to a type without void, such as {text.replace('void', 'string')}," if "void" in text else "cast it"
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -30,6 +36,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def column_field(frame: DataFrame, name: str, what: str) -> StructField:
     """The one column of that name, as Spark finds it; an error that lists the columns where there is none."""
+    if not isinstance(name, str):
+        raise SchemaError(f"columns of the {what} are given by name; got {name!r}; it has {', '.join(frame.columns)}")
     sensitive = case_sensitive(frame)
     fields = [f for f in frame.schema.fields if f.name == name or (not sensitive and f.name.lower() == name.lower())]
     if not fields:
@@ -61,3 +69,33 @@ def session_zone(frame: DataFrame) -> str:
     if offset:
         return f"{offset[1]}{int(offset[2]):02}:{offset[3] or '00'}"
     return "UTC" if zone in ("Z", "UT") else zone
+
+
+def spelled(name: str, names: Sequence[str], sensitive: bool) -> str:
+    """The one of `names` that is meant, as Spark would find it; `name` itself where there is none.
+
+    >>> spelled("ID", ["id", "name"], False), spelled("ID", ["id", "name"], True)
+    ('id', 'ID')
+    """
+    if name in names or sensitive:
+        return name
+    found = [one for one in names if one.lower() == name.lower()]
+    if len(found) > 1:
+        raise SchemaError(f"column {name!r} may be each of {', '.join(found)}: write it as it is spelled there")
+    return found[0] if found else name
+
+
+def named_column(frame: DataFrame, name: str) -> Column:
+    """The column of exactly that name, dots and all."""
+    return frame["`" + name.replace("`", "``") + "`"]
+
+
+def free_names(taken: Sequence[str], count: int) -> list[str]:
+    """Names that no column has.
+
+    >>> free_names(["id", "__MILLRACE1"], 2)
+    ['__millrace', '__millrace2']
+    """
+    lower = {name.lower() for name in taken}
+    free = (name for name in (f"__millrace{n or ''}" for n in itertools.count()) if name not in lower)
+    return list(itertools.islice(free, count))
