@@ -16,12 +16,12 @@ from pathlib import Path
 from millrace.cli.findings import Finding
 from millrace.core.errors import MillraceError
 from millrace.core.step import Int64Array
+from millrace.spark.workers import worker_problem
 
 LEAST_PYTHON = (3, 11)
 JAVA_VERSIONS = (17, 21)
 LEAST_VERSIONS = {"pyspark": (4, 1), "pyarrow": (20, 0), "numba": (0, 61), "pandas": (2, 2)}
 _FROM_EXTRA = {"pyspark", "pandas"}
-_PROBE = "import platform, millrace, pyarrow, pyspark; print(platform.python_version())"
 _WAIT_SECONDS = 60.0
 _JAVA_ADVICE = "install Java 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) and point JAVA_HOME to it"
 
@@ -142,21 +142,6 @@ def check_workers() -> list[Finding]:
     if problem is None:
         return [Finding("workers", "ok", f"{shown}: has millrace and pyarrow")]
     return [Finding("workers", "fail" if named else "warn", f"{shown}, and that {problem}", advice)]
-
-
-def worker_problem(command: str) -> str | None:
-    """What is wrong with a Python as a worker's; None if nothing is."""
-    try:
-        said = subprocess.run([command, "-c", _PROBE], capture_output=True, text=True, check=False, timeout=_WAIT_SECONDS)
-    except (OSError, subprocess.SubprocessError):
-        return "does not start"
-    if said.returncode:
-        missing = re.search(r"No module named '([^']+)'", said.stderr)
-        return f"has no {missing[1]}" if missing else f"fails: {(said.stderr.strip().splitlines() or ['no message'])[-1]}"
-    theirs = said.stdout.split()[-1]
-    if release(theirs) != sys.version_info[:2]:
-        return f"is Python {theirs}, while this is {platform.python_version()}"
-    return None
 
 
 def check_spark_job(scratch: Path) -> list[Finding]:

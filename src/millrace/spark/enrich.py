@@ -59,6 +59,7 @@ from millrace.spark.schema import (
 )
 from millrace.spark.spread import spread_rows
 from millrace.spark.task import EnrichTask, OnePass, RowsPass, Shape, in_place, one_range_each, plan_group
+from millrace.spark.workers import use_this_python
 
 _numbers = itertools.count(1)
 
@@ -117,6 +118,7 @@ def enrich(
     check_observation(observation, stream, len(lookups))
     spread = None if partitions is None else checked_partitions(partitions)
     memory_bytes = max(1, checked_memory(memory) // len(lookups))
+    use_this_python(stream.sparkSession)
     calls = _calls(stream, lookups, memory_bytes, strategy, read, ordered)
     if spread is not None:
         stream = spread_rows(stream, calls[0].on, spread)

@@ -33,6 +33,7 @@ from millrace.spark.pins import batch_identity, pinned_version
 from millrace.spark.planned import PlannedTable, unreachable
 from millrace.spark.registry import choose_mode, open_relation
 from millrace.spark.schema import arrow_schema, arrow_type, check_key_types, column_field
+from millrace.spark.workers import use_this_python
 
 _COUNT = "__millrace_count"
 _MOST_COUNT = 1e21
@@ -106,6 +107,7 @@ class MasterTable:
         `path` must be visible under the same name to driver and executors.
         """
         check_frame(data, "data")
+        use_this_python(data.sparkSession)
         if data.isStreaming:
             raise ParameterError("a table is built from a batch DataFrame; this one is streaming")
         names = [key] if isinstance(key, str) else list(key)
