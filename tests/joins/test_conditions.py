@@ -229,13 +229,13 @@ def test_near_numbers_of_different_types(mine: pa.Array, theirs: pa.Array, width
 
 def test_near_a_day_is_near_its_midnight_in_the_zone_of_the_session() -> None:
     days = [dt.date(2024, 3, 9), dt.date(2024, 3, 10), dt.date(2024, 3, 11)]
-    start = dt.datetime(2024, 3, 9, tzinfo=dt.timezone.utc)
+    start = dt.datetime(2024, 3, 9, tzinfo=dt.UTC)
     stream = pa.table({"x": pa.array([start + dt.timedelta(hours=n) for n in range(72)], pa.timestamp("us", "UTC"))})
     table = pa.table({"y": pa.array(days)})
     zone, width = ZoneInfo("America/Los_Angeles"), dt.timedelta(hours=2)
 
     def holds(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
-        midnight = dt.datetime.combine(theirs["y"], dt.time(), zone).astimezone(dt.timezone.utc)
+        midnight = dt.datetime.combine(theirs["y"], dt.time(), zone).astimezone(dt.UTC)
         return bool(abs(mine["x"] - midnight) <= width)
 
     check(mr.near("x", "y", width).in_zone("America/Los_Angeles"), stream, table, holds)

@@ -167,7 +167,7 @@ def _promoted(value: Any, group: str, zone: str) -> Any:
         value = dt.datetime.combine(value, dt.time())
     if group == "timestamp" and value.tzinfo is None:
         value = value.replace(tzinfo=ZoneInfo(zone))
-    return value.astimezone(dt.timezone.utc) if group == "timestamp" else value
+    return value.astimezone(dt.UTC) if group == "timestamp" else value
 
 
 _WHOLE = [-(2**63), -(10**16), -3, -1, 0, 1, 2, 7, 2**53 + 1, 10**16, 2**63 - 1]
@@ -177,7 +177,7 @@ _REAL = [-1.5, -0.0, 0.99, 1.0, 6.5, 9007199254740992.0, 1e300]
 _CLOCKS = [dt.datetime(2010, 11, 6, 20) + dt.timedelta(minutes=17 * n) for n in range(36)]  # clocks are put back at 00:01
 _SPRING = [dt.datetime(2010, 3, 13, 22) + dt.timedelta(minutes=17 * n) for n in range(18)]  # and forward
 _LOCAL = [*_CLOCKS, *_SPRING, dt.datetime(2010, 11, 7), dt.datetime(2010, 11, 8), dt.datetime(1850, 5, 5)]
-_TIMES = [time.replace(tzinfo=dt.timezone.utc) + dt.timedelta(hours=3) for time in _LOCAL]
+_TIMES = [time.replace(tzinfo=dt.UTC) + dt.timedelta(hours=3) for time in _LOCAL]
 _DAYS = [dt.date(2010, 11, day) for day in (5, 6, 7, 8, 9)] + [dt.date(2010, 3, day) for day in (13, 14, 15)]
 _UTC, _NTZ, _DATE = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()
 _BIG, _CENTS, _WIDE, _DOUBLE = pa.int64(), pa.decimal128(10, 2), pa.decimal128(38, 10), pa.float64()

@@ -218,7 +218,7 @@ def test_dates_times_and_numbers_of_different_types_are_compared_as_spark_compar
 ) -> None:
     """In a zone that puts its clocks back from 00:01 to 23:01, and another that puts them forward at midnight."""
     spark.conf.set("spark.sql.session.timeZone", zone)
-    start = dt.datetime(2010, 11, 6, 12, tzinfo=dt.timezone.utc)
+    start = dt.datetime(2010, 11, 6, 12, tzinfo=dt.UTC)
     at = [start + dt.timedelta(minutes=29 * n) for n in range(90)]
     at += [time.replace(month=3, day=time.day + 7) for time in at]
     stream = pa.table({
