@@ -68,6 +68,12 @@ def test_debug_lets_the_error_through(tmp_path: Path, monkeypatch: pytest.Monkey
     assert isinstance(run("inspect", str(tmp_path / "nowhere")).exception, MillraceError)
 
 
+def test_a_table_with_a_log_of_its_own_is_not_built_from(tmp_path: Path) -> None:
+    (tmp_path / "lake" / "_delta_log").mkdir(parents=True)
+    result = run("build", f"file://{tmp_path}/lake", str(tmp_path / "table"), "--key", "id")
+    assert "is a table in the format Delta" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -75,6 +81,9 @@ def test_debug_lets_the_error_through(tmp_path: Path, monkeypatch: pytest.Monkey
         (("demo", "--rows", "0"), "--rows must be at least 1; got 0"),
         (("demo", "--zipf", "-1"), "--zipf and --seed must be 0 or more; got -1"),
         (("build", "nowhere.parquet", "table", "--key", "id"), "there is no nowhere.parquet"),
+        (("build", "nowhere.parquet", "s3a://bucket/table", "--key", "id"), "s3a:/bucket/table is in a s3a: file system"),
+        (("build", "hdfs://host/lake", "table", "--key", "id"), "mount that file system"),
+        (("inspect", "dbfs:/table"), "dbfs:/table is in a dbfs: file system"),
         (("build", "nowhere.parquet", "table", "--key", ", ,"), "--key must name at least one column"),
         (("build", "nowhere.parquet", "table", "--key", "id", "--page-bytes", "big"), "can't read 'big' as a size"),
     ],

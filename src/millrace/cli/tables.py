@@ -19,6 +19,8 @@ from millrace.core.budget import format_bytes, parse_bytes
 from millrace.core.errors import DamagedTableError, ParameterError, TableError
 from millrace.relations.build import check_counts
 from millrace.relations.folder import TableVersion, now_us, read_versions, version_at
+from millrace.relations.lakeformats import refuse_logged_tables
+from millrace.relations.paths import local_path
 from millrace.relations.stored import StoredRelation
 
 _LARGE_BYTES = 256 << 20  # of Parquet: from here on it pays that the JVM compiles well
@@ -37,6 +39,7 @@ def build_from_parquet(
     counts: Path | None = None,
 ) -> None:
     """Build a table, or a new version of it, from Parquet files."""
+    source, path, counts = local_path(source), local_path(path), None if counts is None else local_path(counts)
     size = parse_bytes(page_bytes)
     parse_bytes(driver_memory)
     if not key:
@@ -45,6 +48,7 @@ def build_from_parquet(
     for files in (source, counts) if counts is not None else (source,):
         if not files.exists():
             raise TableError(f"there is no {files}; give a Parquet file or a folder of them")
+        refuse_logged_tables(files, by_spark=True)
     require_spark()
     from millrace.spark.master import MasterTable
 
@@ -73,6 +77,7 @@ def _bytes(source: Path) -> int:
 
 def inspect_table(path: Path, *, verify: bool, as_json: bool, console: Console) -> bool:
     """Print what is in a table folder; returns False when pages are damaged."""
+    path = local_path(path)
     versions = read_versions(path)
     current = version_at(versions, now_us())
     damage = _verify_all(path, versions, Console(stderr=True)) if verify else None

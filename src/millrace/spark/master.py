@@ -24,6 +24,7 @@ from millrace.relations.files import ReadMode
 from millrace.relations.folder import TableVersion, now_us, read_versions, version_at
 from millrace.relations.frequency import count_column
 from millrace.relations.layout import CODE_COLUMN
+from millrace.relations.paths import local_path
 from millrace.relations.shard import ShardInfo, plan_rows_per_page, write_shard
 from millrace.relations.stored import StoredRelation
 from millrace.spark.arguments import check_frame
@@ -77,14 +78,14 @@ class MasterTable:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = str(Path(path).absolute())
+        self.path = str(local_path(path).absolute())
         read_versions(Path(self.path))  # an error now where there is no table
 
     @classmethod
     def open(cls, path: str | Path) -> MasterTable:
         """A table that was built before. Checks that all of its files are there and whole as far as sizes tell."""
         table = cls(path)
-        StoredRelation(Path(path), table.latest, "buffered").close()
+        table.relation("buffered").close()
         return table
 
     @classmethod
@@ -107,6 +108,7 @@ class MasterTable:
         `path` must be visible under the same name to driver and executors.
         """
         check_frame(data, "data")
+        folder = local_path(path).absolute()
         use_this_python(data.sparkSession)
         if data.isStreaming:
             raise ParameterError("a table is built from a batch DataFrame; this one is streaming")
@@ -117,7 +119,6 @@ class MasterTable:
             raise ParameterError(f"shards must be at least 1; got {shards}")
         check_counts(layout, counts)
         wanted = _counts_by_key(counts, fields) if counts is not None else None
-        folder = Path(path).absolute()
         schema = arrow_schema(data.schema)
         plan = prepare(folder, schema, [field.name for field in fields], layout, page_bytes)
         try:
