@@ -56,6 +56,7 @@ from millrace.spark.schema import (
     named_column,
     session_zone,
     spelled,
+    with_collation,
 )
 from millrace.spark.spread import spread_rows
 from millrace.spark.task import EnrichTask, OnePass, RowsPass, Shape, in_place, one_range_each, plan_group
@@ -211,7 +212,8 @@ class _Call:
     def added(self, places: Sequence[str]) -> list[Column]:
         """The columns of the output, from where those that were fetched lie."""
         where = dict(zip(self.fetched, places, strict=False))
-        return [F.col(where[column]).alias(name) for column, name in self.columns]
+        schema = self.table.schema
+        return [with_collation(F.col(where[column]), schema.field(column)).alias(name) for column, name in self.columns]
 
     def task(self, stream: DataFrame, counters: TaskCounters | None = None, added: Sequence[pa.DataType] = ()) -> EnrichTask:
         """`added`: the types of columns that tables before this one put behind those of the stream."""

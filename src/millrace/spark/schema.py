@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Sequence
 
@@ -10,9 +11,11 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from millrace.core.errors import SchemaError
+
+_SPARK_FIELD = b"millrace.spark_field"
 
 
 def arrow_type(name: str, kind: DataType) -> pa.DataType:
@@ -31,7 +34,30 @@ def _way_out(kind: DataType) -> str:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    return pa.schema([pa.field(field.name, arrow_type(field.name, field.dataType), field.nullable) for field in schema])
+    return pa.schema([_arrow_field(field) for field in schema])
+
+
+def _arrow_field(field: StructField) -> pa.Field:
+    """Arrow knows no collations: they go along as the field's metadata."""
+    metadata = {_SPARK_FIELD: StructField(field.name, field.dataType).json()} if _collated(field.dataType) else None
+    return pa.field(field.name, arrow_type(field.name, field.dataType), field.nullable, metadata)
+
+
+def with_collation(column: Column, field: pa.Field) -> Column:
+    """A column as it came back through Arrow, with the collation that it has in the table."""
+    told = (field.metadata or {}).get(_SPARK_FIELD)
+    return column if told is None else column.cast(StructField.fromJson(json.loads(told)).dataType)
+
+
+def _collated(kind: DataType) -> bool:
+    """Whether there is text in it that is not compared by its bytes."""
+    if isinstance(kind, StructType):
+        return any(_collated(field.dataType) for field in kind)
+    if isinstance(kind, ArrayType):
+        return _collated(kind.elementType)
+    if isinstance(kind, MapType):
+        return _collated(kind.keyType) or _collated(kind.valueType)
+    return isinstance(kind, StringType) and getattr(kind, "collation", None) not in (None, "UTF8_BINARY")
 
 
 def column_field(frame: DataFrame, name: str, what: str) -> StructField:
@@ -51,7 +77,7 @@ def check_key_types(fields: Sequence[StructField]) -> None:
     """Keys that Spark compares in ways that codes can't."""
     for field in fields:
         kind = field.dataType
-        if isinstance(kind, StringType) and getattr(kind, "collation", "UTF8_BINARY") not in (None, "UTF8_BINARY"):
+        if isinstance(kind, StringType) and _collated(kind):
             raise SchemaError(
                 f"key column {field.name!r} has collation {kind.collation}, whose equality is not that of its bytes; "
                 "use a UTF8_BINARY column, for instance lower(column), as key"
