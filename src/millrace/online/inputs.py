@@ -17,7 +17,7 @@ from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.step import Int64Array
 from millrace.online.protocol import Batch, Input
 from millrace.online.records import Records
-from millrace.relations.parquet import list_files
+from millrace.relations.parquet_files import list_files
 
 NOTHING = 0  # rows: the input has none now
 

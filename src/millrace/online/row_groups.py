@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from millrace.core.errors import DamagedTableError, SchemaError, TableError
 from millrace.core.step import Int64Array
-from millrace.relations.parquet import ParquetSource as ParquetFile
-from millrace.relations.parquet import list_files
+from millrace.relations.parquet_files import ParquetSource as ParquetFile
+from millrace.relations.parquet_files import list_files
 
 _READ_BYTES = 1 << 20  # of a column, at a time
 _READ_ROWS = 1 << 15  # at a time, where rows are picked from a group

@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -27,51 +24,15 @@ from millrace.core.keys import Codes, KeyCodec
 from millrace.core.protocols import Zones
 from millrace.core.rowbytes import fitting, has_fixed_width, sizes_of
 from millrace.core.step import Int64Array
+from millrace.relations.parquet_columns import AS_WRITTEN, FileColumns, Reading
+from millrace.relations.parquet_files import ParquetSource
+from millrace.relations.partition_values import partition_value
 
 ROWS_PER_PAGE = 8192  # at most; fewer where rows are long
 PAGE_BYTES = 1 << 20
 _SAMPLE_ROWS = 256
 _SAMPLES = 8  # row groups that are looked into
-_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True)
-class ParquetSource:
-    """A file as it was when the table was listed; a file that is another one later is an error, never other rows."""
-
-    path: str
-    bytes: int
-    modified_ns: int
-    here_since_ns: int  # when it came under this name
-    partition: tuple[tuple[str, str | None], ...] = ()  # columns that are in its path
-
-
-def list_files(folder: str | Path) -> tuple[ParquetSource, ...]:
-    """The Parquet files under a folder (or the one file), by name; names that start with _ or . are hidden."""
-    return tuple(_source(path, stat, Path(folder)) for path, stat in _found(folder))
-
-
-def _found(folder: str | Path) -> list[tuple[Path, Any]]:
-    root = Path(folder)
-    if not root.exists():
-        raise TableError(f"there is no Parquet folder at {root}")
-    found = [root] if root.is_file() else sorted(root.rglob("*.parquet"))
-    paths = [path for path in found if not _hidden(path.relative_to(root))]
-    if not paths:
-        raise TableError(f"{root} holds no Parquet files (*.parquet)")
-    return [(path, path.stat()) for path in paths]
-
-
-def _source(path: Path, stat: Any, root: Path) -> ParquetSource:
-    parts = path.relative_to(root).parts[:-1]
-    named = [part.split("=", 1) for part in parts if "=" in part]
-    values = tuple((unquote(name), None if value == _NULL_PARTITION else unquote(value)) for name, value in named)
-    return ParquetSource(str(path), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, values)
-
-
-def _hidden(relative: Path) -> bool:
-    return any(part.startswith(("_", ".")) for part in relative.parts)
 
 
 class ParquetRun:
@@ -106,7 +67,7 @@ class ParquetRun:
 
 class ParquetRelation:
     """Files scanned in place. `schema` gives the columns to read and the types they are to have. A relation that is joined by a
-    condition needs no key."""
+    condition needs no key. `pinned`: the list of files was written down by an earlier run."""
 
     resident = False
 
@@ -117,6 +78,8 @@ class ParquetRelation:
         key: str | Sequence[str],
         *,
         rows_per_page: int = ROWS_PER_PAGE,
+        reading: Reading = AS_WRITTEN,
+        pinned: bool = False,
     ) -> None:
         if rows_per_page < 1:
             raise ParameterError(f"rows_per_page must be at least 1; got {rows_per_page}")
@@ -128,7 +91,9 @@ class ParquetRelation:
         self.codec = KeyCodec(tuple(schema.field(name).type for name in self.key))
         self._files = tuple(files)
         self._rows_per_page = rows_per_page
-        self._opened: tuple[ParquetSource, pq.ParquetFile] | None = None  # the last file
+        self._reading = reading
+        self._pinned = pinned
+        self._opened: tuple[ParquetSource, pq.ParquetFile, FileColumns] | None = None  # the last file
         self._groups: list[tuple[int, int, int]] = []  # (file, row group, first page)
         self._page_rows: list[int] = []  # of each row group
         self._position = -1
@@ -176,24 +141,20 @@ class ParquetRelation:
 
     def _bounds(self, source: ParquetSource, group: int) -> tuple[int, int]:
         (name,) = self.key
-        kind = self.schema.field(name).type
+        field = self.schema.field(name)
         parted = dict(source.partition)
         if name in parted:
-            value = _partition_value(source, self.schema.field(name), parted[name])
-            least = most = value
+            value = partition_value(source.path, field, parted[name], self._reading.zone)
+            if not value.is_valid:
+                return _MOST, _LEAST  # null keys only
+            bounds = (value, value)
         else:
-            metadata = self._open(source).metadata.row_group(group)
-            columns = [metadata.column(i) for i in range(metadata.num_columns)]
-            statistics = next((column.statistics for column in columns if column.path_in_schema == name), None)
-            if statistics is None or not statistics.has_min_max:
-                return _LEAST, _MOST
-            try:
-                least, most = (pa.scalar(value).cast(kind) for value in (statistics.min, statistics.max))
-            except pa.ArrowException:
-                return _LEAST, _MOST  # a type whose statistics we do not understand: never skipped
-        if not least.is_valid:
-            return _MOST, _LEAST  # null keys only
-        codes = self.codec.encode([pa.array([least.as_py(), most.as_py()], kind)]).codes
+            self._open(source)
+            found = self._columns.bounds(group, field)
+            if found is None:
+                return _LEAST, _MOST  # never skipped
+            bounds = found
+        codes = self.codec.encode([pa.array([bound.as_py() for bound in bounds], field.type)]).codes
         return int(codes[0]), int(codes[1])
 
     def take_io_counts(self) -> dict[str, float]:
@@ -226,9 +187,15 @@ class ParquetRelation:
     def _batches(self, source: ParquetSource, group: int, rows: int) -> Iterator[pa.RecordBatch]:
         file = self._open(source)
         parted = {name for name, _ in source.partition}
-        columns = [name for name in self.schema.names if name not in parted] or file.schema_arrow.names[:1]
+        columns = self._columns.names([name for name in self.schema.names if name not in parted])
         stream: Iterator[pa.RecordBatch] = file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
         return stream
+
+    @property
+    def _columns(self) -> FileColumns:
+        """Those of the file that was opened last."""
+        assert self._opened is not None
+        return self._opened[2]
 
     def _open(self, source: ParquetSource) -> pq.ParquetFile:
         path = Path(source.path)
@@ -237,29 +204,35 @@ class ParquetRelation:
             if (stat.st_size, stat.st_mtime_ns) != (source.bytes, source.modified_ns):
                 raise self._changed(source)
             if self._opened is None or self._opened[0] != source:
-                self._opened = (source, pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20))
+                file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20, coerce_int96_timestamp_unit="us")
+                self._opened = (source, file, FileColumns(file, source.path, self._reading))
             return self._opened[1]
         except FileNotFoundError:
-            raise TableError(f"{path} has vanished since the query was planned; start the query again") from None
+            raise TableError(f"{path} has vanished since {self._advice}") from None
         except (OSError, pa.ArrowException) as broken:
             raise DamagedTableError(f"{path} can't be read as Parquet ({broken})") from broken
 
     def _fitted(self, batch: pa.RecordBatch, source: ParquetSource) -> pa.RecordBatch:
         """Columns by name, in the types the query was planned with."""
-        columns = []
+        self._open(source)  # another file may have been opened meanwhile
         parted = dict(source.partition)
+        columns = []
         for field in self.schema:
             if field.name in parted:
-                columns.append(pa.repeat(_partition_value(source, field, parted[field.name]), batch.num_rows))
-                continue
-            if field.name not in batch.schema.names:
-                raise SchemaError(f"{source.path} has no column {field.name!r}: its schema is not that of the other files")
-            column = batch.column(field.name)
-            columns.append(column if column.type == field.type else column.cast(field.type))
+                value = partition_value(source.path, field, parted[field.name], self._reading.zone)
+                columns.append(pa.repeat(value, batch.num_rows))
+            else:
+                columns.append(self._columns.column(batch, field))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _changed(self, source: ParquetSource) -> TableError:
-        return TableError(f"{source.path} was replaced since the query was planned; start the query again")
+        return TableError(f"{source.path} was replaced since {self._advice}")
+
+    @property
+    def _advice(self) -> str:
+        if self._pinned:
+            return "this batch was first run; put it back as it was, or start the query with a new checkpoint"
+        return "the query was planned; start the query again"
 
     def _divide(self) -> None:
         """Cut row groups into pages, and say how many bytes a page has at most, as far as footers and samples tell."""
@@ -272,12 +245,12 @@ class ParquetRelation:
                 if about.num_rows:
                     self._groups.append((number, group, 0))
                     sizes.append((about.num_rows, sum(about.column(leaf).total_uncompressed_size for leaf in wanted)))
-        widen = self._widening(sizes)
-        least = 8 * len(self.schema)
+        sampled = self._sampled(sizes)
+        usual = float(np.median([*sampled.values()])) if sampled else 1.0
         self.rows = self.pages = 0
         self.page_bytes = 1
         for number, (rows, encoded_bytes) in enumerate(sizes):
-            each = max(least, widen * encoded_bytes / rows)
+            each = max(1.0, encoded_bytes / rows, sampled.get(number, usual))
             most = int(max(1, min(self._rows_per_page, rows, PAGE_BYTES // each)))
             self._page_rows.append(most)
             self._groups[number] = (*self._groups[number][:2], self.pages)
@@ -290,22 +263,12 @@ class ParquetRelation:
         names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
         return [i for i, name in enumerate(names) if name in self.schema.names or name.split(".")[0] in self.schema.names]
 
-    def _widening(self, sizes: Sequence[tuple[int, int]]) -> float:
-        """How many times as long as in the files rows are when they are decoded: dictionaries and runs make files short."""
-        widest = 1.0
+    def _sampled(self, sizes: Sequence[tuple[int, int]]) -> dict[int, float]:
+        """Bytes of a row in some row groups, when it is decoded: dictionaries and runs make files shorter than their rows."""
+        found = {}
         for number in range(0, len(sizes), max(1, len(sizes) // _SAMPLES)):
             file, group, _ = self._groups[number]
-            rows, encoded_bytes = sizes[number]
-            batch = self._fitted(next(self._batches(self._files[file], group, min(rows, _SAMPLE_ROWS))), self._files[file])
-            widest = max(widest, batch.nbytes / batch.num_rows * rows / max(1, encoded_bytes))
-        return widest
-
-
-def _partition_value(source: ParquetSource, field: pa.Field, text: str | None) -> pa.Scalar:
-    """What a folder name says, in the type that the query was planned with."""
-    if text is None:
-        return pa.scalar(None, field.type)
-    try:
-        return pa.scalar(text).cast(field.type)
-    except pa.ArrowException as wrong:
-        raise SchemaError(f"{source.path}: {field.name}={text} in its path is no {field.type} ({wrong})") from wrong
+            rows = min(sizes[number][0], _SAMPLE_ROWS)
+            batch = self._fitted(next(self._batches(self._files[file], group, rows)), self._files[file])
+            found[number] = batch.nbytes / batch.num_rows
+        return found

@@ -2,71 +2,168 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from millrace.core.errors import SchemaError, TableError
-from millrace.relations.parquet import ParquetRelation, ParquetSource, list_files
+from millrace.core.errors import ParameterError, SchemaError, TableError
+from millrace.relations.calendar import Calendars, Mode
+from millrace.relations.folder import now_us
+from millrace.relations.parquet import ParquetRelation
+from millrace.relations.parquet_columns import Reading
+from millrace.relations.parquet_files import Listing, ParquetSource, as_spark_reads, list_files, list_folder
+from millrace.relations.parquet_times import files_at, refuse_times_ahead
+from millrace.relations.paths import local_path
+from millrace.spark.pins import FilePins, batch_identity, batch_name, pins_folder
 from millrace.spark.planned import PlannedTable
-from millrace.spark.schema import arrow_schema, case_sensitive, spelled
+from millrace.spark.schema import arrow_schema, case_sensitive, check_key_types, spelled
 
-# A file's time is that of the last tick of the system's clock, so one that came just after a batch may bear an earlier time:
-# a replay of the batch must not see it.
-TICK_NS = 10_000_000
+_OF_THE_FOLDER = ("[CONFLICTING_", "[EMPTY_PARTITION", "[INVALID_PARTITION", "[UNABLE_TO_INFER")  # errors on every host
 
 
 class ParquetTable:
-    """Nothing to build: every group of stream rows is joined in one scan of the files.
+    """Parquet files as a table: nothing to build, every group of stream rows is joined in one scan of the files.
 
-    A micro-batch sees the files that were there 10 ms before its timestamp, so files may be added while a query runs, and a
-    batch that is replayed sees what it saw before. Files that were there when `enrich` was called must stay as they are.
+    Files are those that `spark.read.parquet` reads from the folder, with the same columns and types. Where Spark would leave a
+    file out silently, the folder is refused. So are Delta, Iceberg and Hudi tables, whose files hold deleted rows.
+
+    A batch DataFrame, and one inside `foreachBatch`, sees the files that were there when `enrich` was called.
+
+    A streaming query sees those files too, in every micro-batch, and files that were added before the timestamp of the
+    micro-batch (10 ms before it, by the clock of the file system, which must agree with that of the driver). Write a file
+    elsewhere and rename it into the folder; do not touch it later (chmod, hard links). A file that is removed or rewritten
+    while a query runs is an error that names it.
+
+    After a restart Spark replays the last micro-batch. Its files then follow from their times alone. Where times can't tell,
+    because a file was written before the batch and renamed or touched after it, the replay is an error that names the file.
+    A file that was removed or rewritten between the runs is not noticed.
+
+    `pins="folder"` writes down the files of each micro-batch, for plain streams and inside `foreachBatch`. Every task, retry
+    and replay of the batch reads that list, so no clock is needed, and a file that is gone or was rewritten since is an error.
+    The folder must be visible to driver and executors under the same path. The lists of the last 100 batches are kept.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = str(Path(path).absolute())
-        list_files(path)  # says what is wrong
+    def __init__(self, path: str | Path, *, pins: str | Path | None = None) -> None:
+        self.path = str(local_path(path).absolute())
+        list_files(self.path)  # says what is wrong
+        self.pins = None if pins is None else pins_folder(pins, self.path)
 
     def planned(self, stream: DataFrame, key: tuple[str, ...]) -> PlannedTable:
         """For `enrich`: columns and types as Spark sees them now."""
-        files = list_files(self.path)
-        schema = arrow_schema(self._columns(stream))
-        key = tuple(spelled(name, schema.names, case_sensitive(stream)) for name in key)
-        for name in key:
-            if name not in schema.names:
-                raise SchemaError(f"{self.path} has no column {name!r}; it has {', '.join(schema.names)}")
-        opened = partial(_open, path=self.path, known=files, schema=schema, key=key)
+        found, at_us = list_folder(self.path), now_us()
+        sensitive = case_sensitive(stream)
+        columns = self._columns(stream.sparkSession)
+        schema = arrow_schema(columns)
+        key = tuple(_column(name, schema.names, sensitive, self.path) for name in key)
+        check_key_types([columns[name] for name in key])
+        files = self._files(stream, found, at_us, tuple(schema.names), sensitive)
+        opened = partial(_open, files=files, schema=schema, key=key, reading=_reading(stream.sparkSession, sensitive))
         return PlannedTable(Path(self.path).name, self.path, schema, key, None, "meshjoin", opened)
 
-    def _columns(self, stream: DataFrame) -> StructType:
-        """As Spark sees them, which asks an executor to read a file."""
+    def _files(self, stream: DataFrame, found: Listing, at_us: int, names: tuple[str, ...], sensitive: bool) -> _Files:
+        known = Listing(as_spark_reads(found.files, self.path, names, sensitive), found.folders)
+        files = _Files(self.path, names, sensitive, known, at_us, stream.isStreaming)
+        if self.pins is None:
+            if stream.isStreaming:
+                refuse_times_ahead(known, at_us)
+            return files
+        if stream.isStreaming:
+            return replace(files, pins=FilePins.prepare(self.pins, self.path))
+        return self._pinned(stream.sparkSession, files)
+
+    def _pinned(self, spark: SparkSession, files: _Files) -> _Files:
+        """Inside `foreachBatch`: the files of the batch's first run."""
+        if not hasattr(spark, "_sc"):
+            raise ParameterError(
+                "under Spark Connect a batch DataFrame does not tell whether it is one of foreachBatch, so pins= can't serve "
+                "it; leave pins= out here, or enrich the stream before foreachBatch"
+            )
+        identity = batch_identity(spark)
+        if identity is None:
+            return files
+        pins = FilePins.prepare(cast(str, self.pins), self.path)
+        query, batch = identity
+        listed = pins.files(query, batch_name(batch), lambda: files.known.files)
+        return replace(files, known=Listing(listed, files.known.folders), pinned=True)
+
+    def _columns(self, spark: SparkSession) -> StructType:
+        """As Spark sees them, which asks an executor to read a file. The path is taken as it stands, brackets and stars too."""
         try:
-            return stream.sparkSession.read.parquet(self.path).schema
+            return spark.read.option("__globPaths__", "false").parquet(f"file://{self.path}").schema
         except (PySparkException, Py4JError) as failed:
             lines = [line.strip() for line in str(failed).splitlines() if "Exception: " in line or line.startswith("[")]
-            why = lines[0] if lines else failed
+            why = lines[0] if lines else str(failed)
+            if why.startswith(_OF_THE_FOLDER):
+                raise TableError(f"Spark can't read {self.path}: {why}") from failed
             raise TableError(
                 f"Spark can't read {self.path}, though the driver sees files there: {why}; driver and executors must see "
                 "them under the same path, in a folder that all of them share, such as an NFS mount"
             ) from failed
 
 
+@dataclass(frozen=True)
+class _Files:
+    """The files of a table: those known when the query was planned, and how a batch finds its own."""
+
+    path: str
+    names: tuple[str, ...]
+    sensitive: bool
+    known: Listing
+    known_at_us: int
+    streaming: bool
+    pins: FilePins | None = None
+    pinned: bool = False  # the known files are those of an earlier run
+
+    def of_batch(self, timestamp_us: int) -> tuple[ParquetSource, ...]:
+        """The driver, and a batch DataFrame, take what is known; a micro-batch what its pin or its time says."""
+        task = TaskContext.get()
+        if task is None or not self.streaming:
+            return self.known.files
+        if self.pins is None:
+            replayed = self.known_at_us > timestamp_us
+            found = self._now(frozenset() if replayed else self.known.folders)
+            return files_at(timestamp_us, found, None if replayed else self.known)
+        query = task.getLocalProperty("sql.streaming.queryId")
+        if not query:
+            raise TableError("Spark does not say which query this task belongs to, so pins= can't serve it; leave pins= out")
+        return self.pins.files(query, f"{timestamp_us:020d}", lambda: self._now().files)
+
+    def _now(self, folders: frozenset[str] = frozenset()) -> Listing:
+        found = list_folder(self.path, folders)
+        return Listing(as_spark_reads(found.files, self.path, self.names, self.sensitive), found.folders)
+
+
 def _open(
-    timestamp_us: int,
-    columns: tuple[str, ...],
-    path: str,
-    known: tuple[ParquetSource, ...],
-    schema: pa.Schema,
-    key: tuple[str, ...],
+    timestamp_us: int, columns: tuple[str, ...], files: _Files, schema: pa.Schema, key: tuple[str, ...], reading: Reading
 ) -> ParquetRelation:
-    """For a task: the files that were known when the query was planned, and those that came before the batch."""
+    """For a task: a relation of the files of its batch."""
     wanted = pa.schema([field for field in schema if field.name in key or field.name in columns] or [schema.field(0)])
-    names = {source.path for source in known}
-    added = [source for source in list_files(path) if source.path not in names]
-    before = [source for source in added if source.here_since_ns <= timestamp_us * 1000 - TICK_NS]
-    return ParquetRelation((*known, *before), wanted, key)
+    pinned = files.pinned or files.pins is not None
+    return ParquetRelation(files.of_batch(timestamp_us), wanted, key, reading=reading, pinned=pinned)
+
+
+def _column(name: str, names: list[str], sensitive: bool, path: str) -> str:
+    """The column that is meant, as Spark would find it."""
+    found = spelled(name, names, sensitive)
+    if found not in names:
+        raise SchemaError(f"{path} has no column {name!r}; it has {', '.join(names)}")
+    return found
+
+
+def _reading(spark: SparkSession, sensitive: bool) -> Reading:
+    """How this session reads Parquet."""
+    settings = {name: str(spark.conf.get(f"spark.sql.parquet.{name}")) for name in _SETTINGS}
+    modes = [cast(Mode, settings[name].upper()) for name in _SETTINGS[:2]]
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    return Reading(zone, sensitive, Calendars(*modes), settings[_SETTINGS[2]].lower() == "true")
+
+
+_SETTINGS = ("datetimeRebaseModeInRead", "int96RebaseModeInRead", "int96TimestampConversion")
