@@ -6,7 +6,7 @@ also when it came under its name. A folder that is renamed carries its files wit
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from millrace.core.errors import TableError
 from millrace.relations.parquet_files import Listing, ParquetSource
@@ -65,4 +65,4 @@ def _times(source: ParquetSource) -> tuple[int, int, int]:
 
 
 def _clock(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")

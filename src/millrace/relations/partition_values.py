@@ -21,7 +21,7 @@ _FLOAT = re.compile(rf"NaN|[+-]?Infinity|{_NUMBER.pattern}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?: ([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?)?")
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?")
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 
@@ -67,14 +67,14 @@ def _timestamp(kind: pa.DataType, text: str, zone: str) -> pa.Scalar | None:
         return None
     day, time, fraction = found[1], found[2] or "00:00:00", found[3] or ""
     moment = dt.datetime.fromisoformat(f"{day} {time}")  # in an hour that comes twice the first one, as in Java
-    moment = moment.replace(tzinfo=_zone(zone) if kind.tz else dt.timezone.utc)
+    moment = moment.replace(tzinfo=_zone(zone) if kind.tz else dt.UTC)
     micros = (moment - _EPOCH) // _MICROSECOND + int(fraction[:6].ljust(6, "0"))
     return pa.scalar(micros, pa.int64()).cast(pa.timestamp("us", kind.tz)).cast(kind)
 
 
 def _zone(name: str) -> dt.tzinfo:
     if name in ("Z", "UTC", "GMT"):
-        return dt.timezone.utc
+        return dt.UTC
     offset = _OFFSET.fullmatch(name)
     try:
         if offset is None:
