@@ -29,7 +29,7 @@ def files_at(time_us: int, found: Listing, known: Listing | None) -> tuple[Parqu
         return tuple(source for source in found.files if _was_there(source, limit_ns))
     names = {source.path for source in known.files}
     added = [source for source in found.files if source.path not in names]
-    return (*known.files, *(source for source in added if max(_times(source)) <= limit_ns))
+    return (*known.files, *(source for source in added if _surely_there(source, limit_ns)))
 
 
 def refuse_times_ahead(listing: Listing, now_us: int) -> None:
@@ -46,18 +46,21 @@ def refuse_times_ahead(listing: Listing, now_us: int) -> None:
 def _was_there(source: ParquetSource, limit_ns: int) -> bool:
     """Whether a file was there at a time, by its own times and those of the folders above it."""
     times = _times(source)
-    if max(times) <= limit_ns:
+    if _surely_there(source, limit_ns):
         return True
     if min(source.modified_ns, source.changed_ns) > limit_ns:
         return False
-    if max(source.modified_ns, source.settled_ns) <= limit_ns:
-        return True  # it was touched later, but nothing has come into the folders since
     raise TableError(
         f"this micro-batch was begun at {_clock(limit_ns + TICK_NS)} by an earlier run, and whether it saw {source.path} can't "
         f"be known: the file was written at {_clock(source.modified_ns)}, and the file or a folder above it was renamed, "
         f"copied or touched at {_clock(max(times[1:]))}. Give ParquetTable(..., pins=folder), which writes down the files of "
         "each batch; or start with a new checkpoint"
     )
+
+
+def _surely_there(source: ParquetSource, limit_ns: int) -> bool:
+    """All its times are from before; or it was touched later, but nothing has come into the folders since."""
+    return max(_times(source)) <= limit_ns or max(source.modified_ns, source.settled_ns) <= limit_ns
 
 
 def _times(source: ParquetSource) -> tuple[int, int, int]:
