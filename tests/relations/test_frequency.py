@@ -213,6 +213,8 @@ def test_a_table_of_hardly_anything_works(tmp_path: Path, rows: int, mode: ReadM
     relation = StoredRelation(tmp_path, version, mode)
     runs = relation.locate(np.arange(-1, 4))
     assert (runs.last >= runs.first).tolist() == [False, *(n < rows for n in range(4))]
+    below = relation.locate(np.array([-7, -5]))  # nothing of the index is needed for these
+    assert (below.last < below.first).all()
 
 
 @pytest.mark.parametrize("shards", [1, 4])

@@ -381,8 +381,10 @@ class StoredLookup:
         order = order[np.searchsorted(numbers[order], 0) :]  # codes below the first are absent
         wanted, numbers = wanted[order], numbers[order]
         distinct = np.unique(numbers)
+        if not len(distinct):
+            return
         if index.resident:
-            reads = [(0, index.info.blocks, 0, len(distinct))] if len(distinct) else []
+            reads = [(0, index.info.blocks, 0, len(distinct))]
         else:
             reads = _planned(distinct, index.read_blocks)
         for begin, count, low, high in reads:
