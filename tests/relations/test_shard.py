@@ -128,3 +128,19 @@ def test_rows_per_page_follow_the_bytes_of_a_page() -> None:
     assert batch.slice(0, many).serialize().size <= 1 << 20
     with pytest.raises(ParameterError, match="page_bytes must be at least 4096; got 100"):
         plan_rows_per_page(batch, 100)
+
+
+def test_rows_longer_than_those_that_were_measured_do_not_pile_up_in_memory(tmp_path: Path) -> None:
+    """Planned for rows of a few bytes, given rows of 1 MB: pages go to disk as they fill, not when enough rows are there."""
+    schema = pa.schema([("code", pa.int64()), ("name", pa.string())])
+    path = tmp_path / "long.pages"
+    waiting: list[int] = []
+
+    def long_rows() -> Iterator[pa.RecordBatch]:
+        for code in range(40):
+            waiting.append(code * 1_000_000 - (tmp_path / "long.pages.partial").stat().st_size)
+            yield pa.RecordBatch.from_arrays([pa.array([code]), pa.array(["x" * 1_000_000])], schema=schema)
+
+    info = write_shard(path, schema, "code", 65_536, long_rows(), page_bytes=64 << 10)
+    assert max(waiting) < 8_000_000  # what is gathered into one large write, and a page
+    assert (info.rows, info.pages, info.longest_run) == (40, 40, 1)

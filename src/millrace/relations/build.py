@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.errors import ParameterError, SchemaError, TableError
-from millrace.core.keys import KeyCodec
+from millrace.core.keys import KeyCodec, family
 from millrace.relations.folder import (
+    BUILDING,
     MANIFEST,
+    VERSION_FOLDERS,
     TableVersion,
     code_column,
     next_number,
@@ -30,11 +34,11 @@ from millrace.relations.frequency import count_column, counts_of, frequency_orde
 from millrace.relations.keyindex import write_key_index
 from millrace.relations.layout import CODE_COLUMN, RECORD_COLUMN
 from millrace.relations.locks import take_lock
-from millrace.relations.shard import ALIGNMENT, ShardInfo, directory_path, plan_rows_per_page, write_shard
+from millrace.relations.shard import ALIGNMENT, ShardInfo, check_page_bytes, directory_path, plan_rows_per_page, write_shard
 
 LAYOUTS = ("auto", "key", "hash", "frequency")
 PAGE_BYTES = 64 << 10
-_BUILDING = "building"
+_KILLED = ".killed-"
 _held: dict[Path, int] = {}  # version folders that this process is building, and the locks on them
 
 
@@ -48,6 +52,7 @@ class BuildPlan:
     layout: str
     schema: pa.Schema
     page_bytes: int
+    made: bool = False  # there was no folder before
 
     @property
     def codec(self) -> KeyCodec:
@@ -84,7 +89,7 @@ def prepare(folder: Path, schema: pa.Schema, key: str | Sequence[str], layout: s
         raise SchemaError(f"column names must be unique and free; rename {', '.join(sorted(taken))}")
     if layout not in LAYOUTS:
         raise ParameterError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}")
-    plain = KeyCodec(tuple(schema.field(name).type for name in names))
+    plain = _codec(schema, names)
     if layout == "auto":
         layout = "key" if plain.ordered else "hash"
     if layout == "key" and not plain.ordered:
@@ -92,18 +97,21 @@ def prepare(folder: Path, schema: pa.Schema, key: str | Sequence[str], layout: s
         raise ParameterError(
             f"layout='key' needs one integer, date, timestamp, boolean or short decimal key; got {kinds}: use layout='hash'"
         )
-    plan_rows_per_page(pa.RecordBatch.from_pylist([], schema=schema), page_bytes)  # checks page_bytes
+    check_page_bytes(page_bytes)
     if folder.exists() and not folder.is_dir():
         raise TableError(f"{folder} is a file; give a folder for the table")
     try:
+        made = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / MANIFEST).exists():
             read_versions(folder)  # a damaged or newer table is not built over
+        else:
+            _check_free(folder)
         _remove_killed(folder)
         while True:
-            plan = BuildPlan(folder, next_number(folder), names, layout, schema, page_bytes)
+            plan = BuildPlan(folder, next_number(folder), names, layout, schema, page_bytes, made)
             try:
-                plan.version_folder.mkdir()
+                plan.version_folder.mkdir(parents=True)  # another build that failed may just have removed the folder
             except FileExistsError:
                 continue  # another build has just taken the number
             _hold(plan.version_folder)
@@ -115,23 +123,44 @@ def prepare(folder: Path, schema: pa.Schema, key: str | Sequence[str], layout: s
 def discard(plan: BuildPlan) -> None:
     """Remove what an unfinished build has written; published versions stay."""
     _remove(plan.version_folder)
+    if plan.made:
+        with suppress(OSError):  # another build is at work in it
+            plan.folder.rmdir()
+
+
+def _codec(schema: pa.Schema, key: Sequence[str]) -> KeyCodec:
+    for name in key:
+        try:
+            family(schema.field(name).type)
+        except SchemaError as refused:
+            raise SchemaError(f"column {name!r} can't be the key: {refused}") from None
+    return KeyCodec(tuple(schema.field(name).type for name in key))
+
+
+def _check_free(folder: Path) -> None:
+    """A table shares its folder with nothing else: whoever reads the other files would stumble over those of the table."""
+    for path in folder.iterdir():
+        if not path.name.startswith(".") and path.name != "lost+found" and not path.match(VERSION_FOLDERS):
+            raise TableError(
+                f"{folder} holds something else, such as {path.name}; give a folder of its own for the table, new or empty"
+            )
 
 
 def _hold(version_folder: Path) -> None:
     """Show that a build is going on: by a file that is locked until it ends, however it ends."""
-    hidden = version_folder / f".{_BUILDING}"
+    hidden = version_folder / f".{BUILDING}"
     try:
         descriptor = take_lock(hidden, create=True)
         assert descriptor is not None
         _held[version_folder] = descriptor
-        hidden.rename(version_folder / _BUILDING)  # never seen unlocked
+        hidden.rename(version_folder / BUILDING)  # never seen unlocked
     except OSError:
         _remove(version_folder)
         raise
 
 
 def _remove(version_folder: Path) -> None:
-    shutil.rmtree(version_folder, ignore_errors=True)
+    _remove_leftovers(version_folder)
     _let_go(version_folder)
 
 
@@ -143,7 +172,9 @@ def _let_go(version_folder: Path) -> None:
 
 def _remove_killed(folder: Path) -> None:
     """Remove what builds that were killed have left."""
-    for file in folder.glob(f"v??????/{_BUILDING}"):
+    for leftover in folder.glob(f"{_KILLED}*"):
+        shutil.rmtree(leftover, ignore_errors=True)  # whoever was removing it was killed too
+    for file in folder.glob(f"{VERSION_FOLDERS}/{BUILDING}"):
         descriptor = take_lock(file, wait=False)
         if descriptor is None:
             continue  # it is going on, or has just finished
@@ -152,16 +183,24 @@ def _remove_killed(folder: Path) -> None:
             if file.parent.name in {version.folder for version in published}:
                 file.unlink(missing_ok=True)  # killed right behind publishing
             else:
-                shutil.rmtree(file.parent, ignore_errors=True)
+                _remove_leftovers(file.parent)
         finally:
             os.close(descriptor)
+
+
+def _remove_leftovers(version_folder: Path) -> None:
+    """Remove a folder into which tasks may still write: once it has another name they can put nothing into it any more."""
+    aside = version_folder.with_name(f"{_KILLED}{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        version_folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def finish(plan: BuildPlan, shards: Sequence[ShardInfo], rows_per_page: int, null_keys: int) -> TableVersion:
     """Write the index over the shards, drop what failed tasks left, and publish the version."""
     beside = (directory_path, keys_path) if not plan.by_code else (directory_path,)
     files = [plan.version_folder / shard.file for shard in shards]
-    named = {file.name for file in files} | {path(file).name for file in files for path in beside} | {_BUILDING}
+    named = {file.name for file in files} | {path(file).name for file in files for path in beside} | {BUILDING}
     for path in plan.version_folder.iterdir():
         if path.name not in named:
             path.unlink()
@@ -203,7 +242,7 @@ def finish(plan: BuildPlan, shards: Sequence[ShardInfo], rows_per_page: int, nul
         key_index=key_index,
     )
     published = publish(plan.folder, version)
-    (plan.version_folder / _BUILDING).unlink()
+    (plan.version_folder / BUILDING).unlink()
     _let_go(plan.version_folder)
     return published
 

@@ -25,14 +25,17 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from millrace.core.errors import DamagedTableError, TableError, TableVersionError
+from millrace.core.errors import DamagedTableError, ParameterError, TableError, TableVersionError
 from millrace.core.keys import CODEC_VERSION, KeyCodec
 from millrace.relations.keyindex import KeyIndexInfo
 from millrace.relations.layout import CODE_COLUMN
+from millrace.relations.locks import is_locked
 from millrace.relations.shard import ShardInfo, directory_path
 
 FORMAT = 2
 MANIFEST = "manifest.json"
+VERSION_FOLDERS = "v??????"
+BUILDING = "building"  # in the folder of a version that is not published yet, locked while its build goes on
 PUBLISH_MARGIN_US = 2_000_000  # a new version takes effect this much later: more than clocks may differ
 
 
@@ -124,6 +127,20 @@ def stored_schema(schema: pa.Schema, key: Sequence[str], codec: KeyCodec) -> pa.
     return pa.schema([pa.field(CODE_COLUMN, pa.int64(), nullable=False), *schema])
 
 
+def table_folder(path: str | Path) -> Path:
+    """The folder of a table as people name it, as an absolute path."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ParameterError(f"path must be the folder of a table, such as 'warehouse/products'; got {path!r}")
+    if not str(path).strip():
+        raise ParameterError("path must be the folder of a table, such as 'warehouse/products'; got an empty text")
+    return Path(path).expanduser().absolute()
+
+
+def table_exists(folder: Path) -> bool:
+    """Whether a build has finished in this folder; the manifest is what a build writes last."""
+    return (folder / MANIFEST).is_file()
+
+
 def read_versions(folder: Path) -> list[TableVersion]:
     """The versions of a table, oldest first; an error that says what is wrong where there are none to read."""
     path = folder / MANIFEST
@@ -133,6 +150,8 @@ def read_versions(folder: Path) -> list[TableVersion]:
         raise _missing(folder) from None
     except NotADirectoryError:
         raise TableError(f"{folder} is a file, not a table folder; give the folder that MasterTable.build wrote") from None
+    except OSError as refused:
+        raise TableError(f"{path} can't be read ({refused}); check the rights on the folder and its disk") from refused
     try:
         manifest = json.loads(text)
         number = manifest["format"]
@@ -173,7 +192,7 @@ def version_at(versions: Sequence[TableVersion], timestamp_us: int) -> TableVers
 
 def next_number(folder: Path) -> int:
     """A number no version has, published or half-written."""
-    taken = [int(path.name[1:]) for path in folder.glob("v??????") if path.name[1:].isdigit()]
+    taken = [int(path.name[1:]) for path in folder.glob(VERSION_FOLDERS) if path.name[1:].isdigit()]
     return max(taken, default=0) + 1
 
 
@@ -255,11 +274,28 @@ def now_us() -> int:
 
 
 def _missing(folder: Path) -> TableError:
+    build = f"MasterTable.build(df, key=..., path={str(folder)!r})"
     if not folder.exists():
-        return TableError(f"there is no table at {folder}; build one with MasterTable.build(df, key=..., path={str(folder)!r})")
-    if any(folder.glob("v??????")):
-        return TableError(f"{folder} holds a table whose build never finished (no {MANIFEST}); build it again")
-    return TableError(f"{folder} is not a millrace table (no {MANIFEST}); give the folder that MasterTable.build wrote")
+        return TableError(f"there is no table at {folder}; build one with {build}")
+    if any(folder.glob(VERSION_FOLDERS)):
+        if any(is_locked(file) for file in folder.glob(f"{VERSION_FOLDERS}/{BUILDING}")):
+            return TableError(f"{folder} is being built for the first time; open it when the build has finished")
+        return TableError(
+            f"{folder} holds a table whose build never finished: it was killed, or its machine went down; build it again with "
+            f"{build}, which removes what is left of it"
+        )
+    return TableError(
+        f"{folder} is not a millrace table (no {MANIFEST}){_what_else(folder)}; give the folder that MasterTable.build wrote, "
+        f"or build a table in a new folder"
+    )
+
+
+def _what_else(folder: Path) -> str:
+    if (folder / "_delta_log").exists():
+        return " but a Delta table"
+    if any(name.suffix == ".parquet" for name in folder.iterdir()):
+        return " but a folder of Parquet files"
+    return " and empty" if not any(folder.iterdir()) else ""
 
 
 def _sync_folder(folder: Path) -> None:

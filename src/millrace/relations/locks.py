@@ -31,6 +31,18 @@ def take_lock(path: Path, *, shared: bool = False, wait: bool = True, create: bo
         os.close(descriptor)  # it was removed or replaced while we waited: what has the name now is another file
 
 
+def is_locked(path: Path) -> bool:
+    """Whether somebody has the lock on this file at the moment."""
+    try:
+        descriptor = take_lock(path, shared=True, wait=False)
+    except OSError:  # a file that may only be read: nobody here can tell
+        return False
+    if descriptor is None:
+        return path.exists()
+    os.close(descriptor)
+    return False
+
+
 def names(path: Path, descriptor: int) -> bool:
     """Whether the open file is still the one of that name."""
     try:

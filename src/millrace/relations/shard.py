@@ -27,6 +27,8 @@ from millrace.relations.layout import PageLayout
 from millrace.relations.records import pack
 
 ALIGNMENT = 4096  # bytes: what O_DIRECT asks for, and what the memory system pages by
+MOST_PAGE_BYTES = 256 << 20
+_LONG_PAGES = 8  # so many pages' worth of bytes that waits for more rows is written at once
 
 
 def checksum(data: Any) -> int:
@@ -67,13 +69,25 @@ class ShardInfo:
 
 def plan_rows_per_page(sample: pa.RecordBatch, page_bytes: int) -> int:
     """Rows of the sample's size that make a page of about `page_bytes`."""
-    if page_bytes < ALIGNMENT:
-        raise ParameterError(f"page_bytes must be at least {ALIGNMENT}; got {page_bytes}")
+    check_page_bytes(page_bytes)
     if sample.num_rows == 0:
         return 1024
-    record = 5 + sample.num_columns // 8 + sum(pa.types.is_boolean(kind) for kind in sample.schema.types)
-    row_bytes = sample.nbytes / sample.num_rows + record  # where a record starts, its null bits, a byte for a boolean
-    return int(min(65_536, max(1, (page_bytes - 768) / row_bytes)))
+    return rows_per_page(sample.schema, sample.nbytes / sample.num_rows, page_bytes)
+
+
+def rows_per_page(schema: pa.Schema, row_bytes: float, page_bytes: int) -> int:
+    """Rows of this size that make a page of about `page_bytes`."""
+    record = 5 + len(schema) // 8 + sum(pa.types.is_boolean(kind) for kind in schema.types)
+    # beside the row itself: where its record starts, its null bits, a byte for a boolean
+    return int(min(65_536, max(1, (page_bytes - 768) / (row_bytes + record))))
+
+
+def check_page_bytes(page_bytes: int) -> None:
+    """A page is at least one unit of what is read from disk; Arrow's offsets inside of it have 32 bits."""
+    if page_bytes < ALIGNMENT:
+        raise ParameterError(f"page_bytes must be at least {ALIGNMENT}; got {page_bytes}")
+    if page_bytes > MOST_PAGE_BYTES:
+        raise ParameterError(f"page_bytes must be at most {MOST_PAGE_BYTES} (256 MiB); got {page_bytes}")
 
 
 class ShardWriter:
@@ -97,7 +111,7 @@ class ShardWriter:
         self._layout = PageLayout(schema, code_column)
         self._pages: list[tuple[int, ...]] = []
         self._left: list[pa.RecordBatch] = []
-        self._left_rows = 0
+        self._left_rows = self._left_bytes = 0
         self._bytes = 0
         self._last: int | None = None
         self._run = 0  # rows with the last code so far
@@ -108,8 +122,11 @@ class ShardWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         self._left.append(batch)
         self._left_rows += batch.num_rows
+        self._left_bytes += batch.nbytes
         if self._left_rows >= self._rows_per_page:
             self._flush(whole_pages=True)
+        if self._page_bytes is not None and self._left_bytes > _LONG_PAGES * self._page_bytes:
+            self._flush(whole_pages=False)  # rows longer than those that were measured before must not pile up
 
     def close(self) -> ShardInfo:
         """Write what is left, put it on disk, give the file its name, and write the directory beside it."""
@@ -146,7 +163,7 @@ class ShardWriter:
             self._page(batch.slice(start, min(self._rows_per_page, end - start)))
         rest = batch.slice(end)
         self._left = [rest] if rest.num_rows else []
-        self._left_rows = rest.num_rows
+        self._left_rows, self._left_bytes = rest.num_rows, rest.nbytes
 
     def _follow(self, codes: Int64Array) -> None:
         """Check the order of what is about to be written, and keep the longest run of equal codes."""

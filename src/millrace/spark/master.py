@@ -14,20 +14,19 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
-from millrace.core.budget import format_bytes
-from millrace.core.errors import MillraceError, ParameterError, TableError
+from millrace.core.budget import format_bytes, parse_bytes
+from millrace.core.errors import MillraceError, TableError
 from millrace.core.keys import KeyCodec, family
 from millrace.relations.build import PAGE_BYTES, BuildPlan, check_counts, discard, finish, prepare
 from millrace.relations.files import ReadMode
-from millrace.relations.folder import TableVersion, now_us, read_versions, version_at
+from millrace.relations.folder import TableVersion, now_us, read_versions, table_folder, version_at
 from millrace.relations.frequency import count_column
 from millrace.relations.layout import CODE_COLUMN
-from millrace.relations.paths import local_path
-from millrace.relations.shard import ShardInfo, plan_rows_per_page, write_shard
+from millrace.relations.shard import ShardInfo, rows_per_page, write_shard
 from millrace.relations.stored import StoredRelation
-from millrace.spark.arguments import check_frame
+from millrace.spark.buildchecks import check_batch, check_columns, check_shards, key_fields
 from millrace.spark.failures import task_error
 from millrace.spark.localdir import LocalDir
 from millrace.spark.pins import batch_identity, pinned_version
@@ -38,6 +37,8 @@ from millrace.spark.workers import use_this_python
 
 _COUNT = "__millrace_count"
 _MOST_COUNT = 1e21
+_SAMPLE_ROWS = 2_000  # measured to plan pages
+_SIZE = StructType([StructField("bytes", DoubleType())])
 _REPORT = StructType([StructField("shard", StringType()), StructField("partition", LongType())])
 
 
@@ -78,7 +79,7 @@ class MasterTable:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = str(local_path(path).absolute())
+        self.path = str(table_folder(path))
         read_versions(Path(self.path))  # an error now where there is no table
 
     @classmethod
@@ -96,7 +97,7 @@ class MasterTable:
         path: str | Path,
         *,
         layout: str = "auto",
-        page_bytes: int = PAGE_BYTES,
+        page_bytes: int | str = PAGE_BYTES,
         shards: int | None = None,
         counts: DataFrame | None = None,
     ) -> MasterTable:
@@ -107,20 +108,16 @@ class MasterTable:
         columns and a number, such as `sales.groupBy("product_id").count()`; keys that are not there count as 0.
         `path` must be visible under the same name to driver and executors.
         """
-        check_frame(data, "data")
-        folder = local_path(path).absolute()
+        check_batch(data, "data")
+        folder = table_folder(path)
+        fields = key_fields(data, key)
+        check_columns(data)
+        check_shards(shards)
         use_this_python(data.sparkSession)
-        if data.isStreaming:
-            raise ParameterError("a table is built from a batch DataFrame; this one is streaming")
-        names = [key] if isinstance(key, str) else list(key)
-        fields = [column_field(data, name, "table") for name in names]
-        check_key_types(fields)
-        if shards is not None and shards < 1:
-            raise ParameterError(f"shards must be at least 1; got {shards}")
         check_counts(layout, counts)
         wanted = _counts_by_key(counts, fields) if counts is not None else None
         schema = arrow_schema(data.schema)
-        plan = prepare(folder, schema, [field.name for field in fields], layout, page_bytes)
+        plan = prepare(folder, schema, [field.name for field in fields], layout, parse_bytes(page_bytes))
         try:
             version = _write(plan, data, shards or _default_shards(data), wanted)
         except BaseException as failed:
@@ -174,8 +171,7 @@ def _default_shards(data: DataFrame) -> int:
 def _counts_by_key(counts: DataFrame, key: list[StructField]) -> DataFrame:
     """The table of counts, checked: the key columns under their names in the table, and the count as a number that adds up
     to the same in any order, so that a task that is tried again finds the same order of rows."""
-    if counts.isStreaming:
-        raise ParameterError("counts come from a batch DataFrame; this one is streaming")
+    check_frame(counts, "counts")
     fields = [column_field(counts, field.name, "table of counts") for field in key]
     check_key_types(fields)
     column = count_column(arrow_schema(counts.schema), [field.name for field in fields])
@@ -203,8 +199,8 @@ def _write(plan: BuildPlan, data: DataFrame, shards: int, counts: DataFrame | No
     null_free = data.where(" AND ".join(f"{_quoted(name)} IS NOT NULL" for name in plan.key))  # dropna would take NaN too
     plain = [F.col(_quoted(name)).alias(f"c{i}") for i, name in enumerate(data.columns)]  # mapInArrow takes no odd names
     coded = null_free.select(_code_expression(plan, key).alias(CODE_COLUMN), *plain)
-    rows_per_page = _rows_per_page(plan, data)
-    write = _shard_writer(plan, rows_per_page)
+    page_rows = _rows_per_page(plan, data)
+    write = _shard_writer(plan, page_rows)
     order = [F.col(CODE_COLUMN)]
     if counts is not None:
         coded, order = _with_counts(plan, coded, counts), [F.col(_COUNT).desc(), F.col(CODE_COLUMN)]
@@ -214,10 +210,10 @@ def _write(plan: BuildPlan, data: DataFrame, shards: int, counts: DataFrame | No
     infos = [ShardInfo(**json.loads(row["shard"])) for row in reports]
     if not infos:
         empty = plan.version_folder / "shard-empty.pages"
-        infos = [write_shard(empty, plan.stored_schema, plan.code_column, rows_per_page, [], by_code=plan.by_code)]
+        infos = [write_shard(empty, plan.stored_schema, plan.code_column, page_rows, [], by_code=plan.by_code)]
     if plan.by_code:
         infos.sort(key=lambda info: (info.pages > 0, info.first))
-    return finish(plan, infos, rows_per_page, _null_keys(plan, data))
+    return finish(plan, infos, page_rows, _null_keys(plan, data))
 
 
 def _null_keys(plan: BuildPlan, data: DataFrame) -> int:
@@ -246,18 +242,26 @@ def _code_expression(plan: BuildPlan, key: list[Any]) -> Any:
 
 
 def _rows_per_page(plan: BuildPlan, data: DataFrame) -> int:
-    """From a few rows of the data: how many make a page."""
-    sample = data.limit(2_000).toArrow().combine_chunks()
-    batches = sample.to_batches()
-    if not batches:
-        return 1024
-    code_bytes = 8 if plan.code_column == CODE_COLUMN else 0
-    rows = plan_rows_per_page(batches[0], plan.page_bytes)
-    row_bytes = max(1.0, batches[0].nbytes / batches[0].num_rows)
-    return max(1, int(rows * row_bytes / (row_bytes + code_bytes)))
+    """From a few rows of the data: how many make a page. Tasks measure the rows; only their sizes come to the driver."""
+    plain = data.select(*[F.col(_quoted(name)).alias(f"c{i}") for i, name in enumerate(data.columns)])
+    sizes = [row["bytes"] for row in plain.mapInArrow(_measured, _SIZE).limit(_SAMPLE_ROWS).collect()]
+    own_code = plan.code_column == CODE_COLUMN
+    return rows_per_page(plan.schema, sum(sizes) / len(sizes) + 8 * own_code, plan.page_bytes) if sizes else 1024
 
 
-def _shard_writer(plan: BuildPlan, rows_per_page: int) -> Any:
+def _measured(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For each of the first rows of a partition, how many bytes it takes: the mean of its batch."""
+    wanted = _SAMPLE_ROWS
+    for batch in batches:
+        some = batch.slice(0, wanted)
+        if some.num_rows:
+            yield pa.RecordBatch.from_arrays([pa.array([some.nbytes / some.num_rows] * some.num_rows)], ["bytes"])
+        wanted -= some.num_rows
+        if not wanted:
+            return
+
+
+def _shard_writer(plan: BuildPlan, page_rows: int) -> Any:
     """The function that writes one partition as one shard, and reports it. The name carries the attempt."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -270,7 +274,7 @@ def _shard_writer(plan: BuildPlan, rows_per_page: int) -> Any:
             raise TableError(unreachable(str(path.parent), what="folder"))
         schema, own_code = plan.stored_schema, plan.code_column == CODE_COLUMN
         rows = (_stored(batch, schema, own_code) for batch in batches)
-        info = write_shard(path, schema, plan.code_column, rows_per_page, rows, plan.page_bytes, plan.by_code)
+        info = write_shard(path, schema, plan.code_column, page_rows, rows, plan.page_bytes, plan.by_code)
         report = [pa.array([json.dumps(info.as_dict())]), pa.array([partition], pa.int64())]
         yield pa.RecordBatch.from_arrays(report, ["shard", "partition"])
 
