@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.running import frame, read_stream, run_query, same_rows, wait_until, write_files
@@ -240,6 +241,108 @@ def test_wrong_arguments_of_build_write_nothing(spark: SparkSession, warehouse: 
         mr.MasterTable.build(data, "id", tmp_path / "file")
     with pytest.raises(TableError, match="can't be written"):
         mr.MasterTable.build(data, "id", tmp_path / "file" / "below")
+
+
+def test_columns_that_a_table_can_not_keep_are_named_before_anything_runs(spark: SparkSession, warehouse: Path) -> None:
+    points = spark.createDataFrame([(1, Vectors.dense(2.0))], ["id", "x"])
+    ids = spark.range(3)
+    cases: list[tuple[DataFrame, str]] = [
+        (points, "column 'x' has the user-defined type VectorUDT"),
+        (points.select("id", F.array("x").alias("x")), "column 'x' has the user-defined type VectorUDT"),
+        (ids.selectExpr("id", "array() AS x"), "column 'x' of type array<void> can't go through Arrow"),
+        (ids.selectExpr("id", "map('a', array()) AS x"), "column 'x' of type map<string,array<void>>"),
+        (ids.selectExpr("id", "interval '1' month AS x"), "column 'x' of type interval month"),
+        (ids.selectExpr("id", "'a' collate UTF8_LCASE AS x"), "column 'x' has collation UTF8_LCASE"),
+        (ids.selectExpr("id", "map('a' collate UTF8_LCASE, 1) AS x"), "column 'x' has collation UTF8_LCASE"),
+        (ids.selectExpr("id", "array(struct(1 AS a, 2 AS a)) AS x"), r"column 'x' holds a struct with two fields .*a, a"),
+        (ids.selectExpr("id", "id AS x", "id AS X"), "columns 'x' and 'X' differ only in upper and lower case"),
+    ]
+    for data, words in cases:
+        with pytest.raises(SchemaError, match=words):
+            mr.MasterTable.build(data, "id", warehouse / "t")
+    assert not warehouse.exists()
+
+
+def test_columns_of_any_other_type_come_back_as_they_were(spark: SparkSession, warehouse: Path) -> None:
+    odd = [
+        "null",
+        "parse_json('[1]')",
+        "array(null)",
+        "map(1, 2)",
+        "named_struct()",
+        "struct(1 AS a, 2 AS A)",
+        "time'12:00:00'",
+    ]
+    data = spark.range(3).select("id", *[F.expr(text).alias(f"x{n}") for n, text in enumerate(odd)])
+    table = mr.MasterTable.build(data, "id", warehouse, shards=1)
+    ours, theirs = mr.enrich(spark.range(4), table, "id"), spark.range(4).join(data, "id")
+    assert [field.dataType.simpleString() for field in ours.schema] == [
+        field.dataType.simpleString() for field in theirs.schema
+    ]
+    assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))
+
+
+def test_a_padded_key_is_refused_since_spark_compares_it_without_its_blanks(
+    spark: SparkSession, warehouse: Path, tmp_path: Path
+) -> None:
+    spark.sql(f"CREATE TABLE padded (id LONG, c CHAR(5), v VARCHAR(5)) USING parquet LOCATION '{tmp_path / 'padded'}'")
+    try:
+        spark.sql("INSERT INTO padded VALUES (1, 'ab', 'cd')")
+        data = spark.table("padded")
+        with pytest.raises(SchemaError, match=r"key column 'c' is CHAR, which Spark pads.*rtrim"):
+            mr.MasterTable.build(data, "c", warehouse)
+        table = mr.MasterTable.build(data.withColumn("c", F.rtrim("c")), "c", warehouse, shards=1)
+        assert mr.enrich(spark.sql("SELECT 'ab' AS c"), table, "c").count() == 1
+    finally:
+        spark.sql("DROP TABLE padded")
+
+
+def test_what_a_newcomer_may_give_instead_is_told_what_to_give(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:
+    data = frame(spark, PRODUCTS.slice(0, 10))
+    nested = data.select(F.struct("id").alias("s"), "name")
+    here = str(warehouse)
+    cases: list[tuple[Any, Any, Any, dict[str, Any], type[MillraceError], str]] = [
+        (PRODUCTS, "id", here, {}, ParameterError, r"data must be a Spark DataFrame; got pyarrow\.Table.*createDataFrame"),
+        (data.toPandas(), "id", here, {}, ParameterError, r"data must be a Spark DataFrame; got pandas\.DataFrame"),
+        ("products.parquet", "id", here, {}, ParameterError, r"got builtins\.str: read files with spark\.read\.parquet"),
+        (None, "id", here, {}, ParameterError, "data must be a Spark DataFrame"),
+        (data, None, here, {}, ParameterError, "key must be the name of a column or a list of names.*got NoneType"),
+        (data, F.col("id"), here, {}, ParameterError, "key must be the name of a column"),
+        (data, [F.col("id")], here, {}, ParameterError, "key must be the name of a column"),
+        (data, ["id", "id"], here, {}, ParameterError, "key names column 'id' more than once"),
+        (data, ["id", "ID"], here, {}, ParameterError, "key names column 'id' more than once"),
+        (data, "id,name", here, {}, SchemaError, r"give a list: key=\['id', 'name'\]"),
+        (nested, "s.id", here, {}, SchemaError, r"can't lie inside a struct.*withColumn\('key', col\('s.id'\)\)"),
+        (nested, "s", here, {}, SchemaError, "column 's' can't be the key"),
+        (data, "id", None, {}, ParameterError, "path must be the folder of a table"),
+        (data, "id", "", {}, ParameterError, "path must be the folder of a table"),
+        (data, "id", 5, {}, ParameterError, "path must be the folder of a table"),
+        (data, "id", here, {"shards": "8"}, ParameterError, "shards must be a whole number; got '8'"),
+        (data, "id", here, {"shards": 2.0}, ParameterError, "shards must be a whole number"),
+        (data, "id", here, {"page_bytes": "big"}, ParameterError, "can't read 'big' as a size"),
+        (data, "id", here, {"page_bytes": "1g"}, ParameterError, "page_bytes must be at most"),
+        (data, "id", here, {"layout": "frequency", "counts": PRODUCTS}, ParameterError, "counts must be a Spark DataFrame"),
+    ]
+    for frame_, key, path, options, error, words in cases:
+        with pytest.raises(error, match=words):
+            mr.MasterTable.build(frame_, key, path, **options)
+        assert not warehouse.exists()
+    data.write.parquet(str(tmp_path / "files"))
+    with pytest.raises(TableError, match=r"files holds something else, such as .*give a folder of its own"):
+        mr.MasterTable.build(data, "id", tmp_path / "files")
+    with pytest.raises(TableError, match=r"is not a millrace table \(no manifest.json\) but a folder of Parquet files"):
+        mr.MasterTable.open(tmp_path / "files")
+
+
+def test_a_build_that_fails_does_not_leave_the_folder_it_made(spark: SparkSession, warehouse: Path) -> None:
+    data = spark.range(10).withColumn("x", F.expr("assert_true(id < 5)"))
+    with pytest.raises(TableError, match="could not be built"):
+        mr.MasterTable.build(data, "id", warehouse / "new", shards=1)
+    assert not (warehouse / "new").exists()
+    (warehouse / "mine").mkdir(parents=True)
+    with pytest.raises(TableError, match="could not be built"):
+        mr.MasterTable.build(data, "id", warehouse / "mine", shards=1)
+    assert (warehouse / "mine").is_dir()
 
 
 @pytest.mark.parametrize(
