@@ -1,17 +1,15 @@
 """Builds in a process of their own, so that a test can kill one, or give it a session with other limits.
 
 python -m tests.spark.buildjob long FOLDER         tables of long rows, on a driver that may be sent 1 MiB
-python -m tests.spark.buildjob endless FOLDER      a build that never ends: its last row waits
+python -m tests.spark.buildjob many FOLDER         a table of many rows, which takes a while
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
-from pyspark.sql import functions as F
 from tests.spark.job import session
 
 import millrace as mr
@@ -33,25 +31,12 @@ def long(folder: Path) -> None:
         print(name, version.rows, version.rows_per_page, version.pages)
 
 
-def endless(folder: Path) -> None:
-    """Leaves a mark when its tasks write, and waits for a file that nobody writes."""
+def many(folder: Path) -> None:
+    """A build of several seconds."""
     spark = session("local[2]", folder)
-    mark, never = str(folder / "started"), str(folder / "never")
-
-    @F.udf("string")
-    def held(key: int) -> str:
-        if key == 9_999:
-            Path(mark).touch()
-            while not Path(never).exists():
-                time.sleep(0.05)
-        return "x" * 900
-
-    # `held` runs behind the sort, in the tasks that write
-    data = spark.range(10_000)
-    data.write.parquet(str(folder / "source"))
-    rows = spark.read.parquet(str(folder / "source")).where("id >= 0").withColumn("text", held("id"))
-    mr.MasterTable.build(rows, "id", folder / "table", shards=2)
+    data = spark.range(3_000_000).selectExpr("id", "repeat(string(id), 10) AS text")
+    mr.MasterTable.build(data, "id", folder / "table", shards=8)
 
 
 if __name__ == "__main__":
-    {"long": long, "endless": endless}[sys.argv[1]](Path(sys.argv[2]))
+    {"long": long, "many": many}[sys.argv[1]](Path(sys.argv[2]))

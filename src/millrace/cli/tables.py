@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -54,10 +54,11 @@ def build_from_parquet(
 
     brief = _bytes(source) < _LARGE_BYTES
     with (
-        console.status(f"building {escape(str(path))} ..."),
         TemporaryDirectory(prefix="millrace-spark-", ignore_cleanup_errors=True) as scratch,
-        local_session(Path(scratch), driver_memory=driver_memory, brief=brief) as spark,
+        ExitStack() as session,
     ):
+        with Console(stderr=True).status("starting Spark ..."):
+            spark = session.enter_context(local_session(Path(scratch), driver_memory=driver_memory, brief=brief))
         data = spark.read.parquet(str(source.absolute()))
         wanted = spark.read.parquet(str(counts.absolute())) if counts is not None else None
         table = MasterTable.build(data, list(key), path, layout=layout, page_bytes=size, shards=shards, counts=wanted)

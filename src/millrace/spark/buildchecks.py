@@ -116,3 +116,8 @@ def check_shards(shards: Any) -> None:
         raise ParameterError(f"shards must be a whole number; got {shards!r}")
     if shards < 1:
         raise ParameterError(f"shards must be at least 1; got {shards}")
+
+
+def check_progress(progress: Any) -> None:
+    if progress is not None and not isinstance(progress, bool):
+        raise ParameterError(f"progress must be True, False or None; got {progress!r}")

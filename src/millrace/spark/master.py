@@ -21,16 +21,17 @@ from millrace.core.errors import MillraceError, TableError
 from millrace.core.keys import KeyCodec, family
 from millrace.relations.build import PAGE_BYTES, BuildPlan, check_counts, discard, finish, prepare
 from millrace.relations.files import ReadMode
-from millrace.relations.folder import TableVersion, now_us, read_versions, table_folder, version_at
+from millrace.relations.folder import TableVersion, now_us, read_versions, table_exists, table_folder, version_at
 from millrace.relations.frequency import count_column
 from millrace.relations.layout import CODE_COLUMN
 from millrace.relations.shard import ShardInfo, rows_per_page, write_shard
 from millrace.relations.stored import StoredRelation
-from millrace.spark.buildchecks import check_batch, check_columns, check_shards, key_fields
+from millrace.spark.buildchecks import check_batch, check_columns, check_progress, check_shards, key_fields
 from millrace.spark.failures import task_error
 from millrace.spark.localdir import LocalDir
 from millrace.spark.pins import batch_identity, pinned_version
 from millrace.spark.planned import PlannedTable, unreachable
+from millrace.spark.progress import BuildProgress, note_rows
 from millrace.spark.registry import choose_mode, open_relation
 from millrace.spark.schema import arrow_schema, arrow_type, check_key_types, column_field
 from millrace.spark.workers import use_this_python
@@ -82,6 +83,11 @@ class MasterTable:
         self.path = str(table_folder(path))
         read_versions(Path(self.path))  # an error now where there is no table
 
+    @staticmethod
+    def exists(path: str | Path) -> bool:
+        """Whether there is a table in this folder. A build that goes on or was killed has made none yet."""
+        return table_exists(table_folder(path))
+
     @classmethod
     def open(cls, path: str | Path) -> MasterTable:
         """A table that was built before. Checks that all of its files are there and whole as far as sizes tell."""
@@ -100,6 +106,7 @@ class MasterTable:
         page_bytes: int | str = PAGE_BYTES,
         shards: int | None = None,
         counts: DataFrame | None = None,
+        progress: bool | None = None,
     ) -> MasterTable:
         """Write `data` as a new version of the table in folder `path`, as a Spark job.
 
@@ -107,19 +114,23 @@ class MasterTable:
         type; `"auto"` takes `key` where it can. `"frequency"` puts rows first whose keys are wanted most, by `counts`: the key
         columns and a number, such as `sales.groupBy("product_id").count()`; keys that are not there count as 0.
         `path` must be visible under the same name to driver and executors.
+        `progress` shows rows, time left and bytes on disk on stderr: by default in a terminal or a notebook only.
         """
         check_batch(data, "data")
         folder = table_folder(path)
         fields = key_fields(data, key)
         check_columns(data)
         check_shards(shards)
+        check_progress(progress)
         use_this_python(data.sparkSession)
         check_counts(layout, counts)
         wanted = _counts_by_key(counts, fields) if counts is not None else None
         schema = arrow_schema(data.schema)
         plan = prepare(folder, schema, [field.name for field in fields], layout, parse_bytes(page_bytes))
         try:
-            version = _write(plan, data, shards or _default_shards(data), wanted)
+            with BuildProgress(plan.version_folder, data.sparkSession, progress) as shown:
+                version = _write(plan, data, shards or _default_shards(data), wanted, shown.on)
+                shown.built(version.rows, version.bytes)
         except BaseException as failed:
             discard(plan)
             if isinstance(failed, MillraceError) or not isinstance(failed, Exception):
@@ -193,14 +204,14 @@ def _with_counts(plan: BuildPlan, coded: DataFrame, counts: DataFrame) -> DataFr
     return joined.withColumn(_COUNT, F.coalesce(F.col(_COUNT), F.lit(0)))
 
 
-def _write(plan: BuildPlan, data: DataFrame, shards: int, counts: DataFrame | None = None) -> TableVersion:
+def _write(plan: BuildPlan, data: DataFrame, shards: int, counts: DataFrame | None, noted: bool) -> TableVersion:
     """The job: codes, sort, one shard per partition; then the driver puts the collected shards together."""
     key = [F.col(_quoted(name)) for name in plan.key]
     null_free = data.where(" AND ".join(f"{_quoted(name)} IS NOT NULL" for name in plan.key))  # dropna would take NaN too
     plain = [F.col(_quoted(name)).alias(f"c{i}") for i, name in enumerate(data.columns)]  # mapInArrow takes no odd names
     coded = null_free.select(_code_expression(plan, key).alias(CODE_COLUMN), *plain)
     page_rows = _rows_per_page(plan, data)
-    write = _shard_writer(plan, page_rows)
+    write = _shard_writer(plan, page_rows, noted)
     order = [F.col(CODE_COLUMN)]
     if counts is not None:
         coded, order = _with_counts(plan, coded, counts), [F.col(_COUNT).desc(), F.col(CODE_COLUMN)]
@@ -261,7 +272,7 @@ def _measured(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return
 
 
-def _shard_writer(plan: BuildPlan, page_rows: int) -> Any:
+def _shard_writer(plan: BuildPlan, page_rows: int, noted: bool) -> Any:
     """The function that writes one partition as one shard, and reports it. The name carries the attempt."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -274,7 +285,8 @@ def _shard_writer(plan: BuildPlan, page_rows: int) -> Any:
             raise TableError(unreachable(str(path.parent), what="folder"))
         schema, own_code = plan.stored_schema, plan.code_column == CODE_COLUMN
         rows = (_stored(batch, schema, own_code) for batch in batches)
-        info = write_shard(path, schema, plan.code_column, page_rows, rows, plan.page_bytes, plan.by_code)
+        counted = note_rows(path, rows) if noted else rows
+        info = write_shard(path, schema, plan.code_column, page_rows, counted, plan.page_bytes, plan.by_code)
         report = [pa.array([json.dumps(info.as_dict())]), pa.array([partition], pa.int64())]
         yield pa.RecordBatch.from_arrays(report, ["shard", "partition"])
 
