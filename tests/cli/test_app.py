@@ -112,7 +112,13 @@ def test_without_spark_the_demo_says_what_to_install() -> None:
 def test_inspect_shows_rows_columns_and_versions(table: Path) -> None:
     result = run("inspect", str(table))
     assert result.exit_code == 0
-    for words in ("key      id (unique), layout key", "5,000; 1 without a key", "name  string", "1 (current)", "the beginning"):
+    for words in (
+        "key      id (unique), layout key",
+        "5,000; 1 row without a key was left out",
+        "name  string",
+        "1 (current)",
+        "the beginning",
+    ):
         assert words in result.output
 
 
@@ -151,6 +157,32 @@ def test_verify_reports_a_missing_file(table: Path) -> None:
     result = run("inspect", str(table), "--verify")
     assert result.exit_code == 1
     assert f"{shard} is missing" in result.output
+    assert "0 pages checked: 1 problem found" in result.output
+
+
+def test_inspect_says_what_a_folder_is_that_holds_no_table(tmp_path: Path) -> None:
+    for name in ("half/v000001", "empty", "files"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "files" / "part-0.parquet").touch()
+    words = {
+        "nowhere": "there is no table at",
+        "half": "holds a table whose build never finished",
+        "empty": "is not a millrace table (no manifest.json) but an empty folder",
+        "files": "is not a millrace table (no manifest.json) but a folder of Parquet files",
+        "files/part-0.parquet": "is a file, not a table folder",
+    }
+    for name, text in words.items():
+        result = run("inspect", str(tmp_path / name))
+        assert result.exit_code == 1
+        assert text in result.output
+
+
+def test_an_empty_table_reads_well(tmp_path: Path) -> None:
+    build_table(tmp_path / "none", pa.table({"id": pa.array([], pa.int64()), "name": pa.array([], pa.string())}), "id")
+    shown = run("inspect", str(tmp_path / "none"), "--verify").output
+    for words in ("rows     0; no row was left out", "pages    none: the table is empty", "on disk  0 B in 1 shard"):
+        assert words in shown
+    assert "0 pages checked: all checksums fit" in shown
 
 
 def test_an_error_behind_which_ctrl_c_stands_is_an_interruption() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from tests.spark.running import HOWS, frame, read_stream, run_query, stream_thro
 
 import millrace as mr
 from millrace.core.errors import MillraceError
+from millrace.core.step import StepCounts
 from millrace.relations.build import build_table
 from millrace.spark import counters
 
@@ -44,6 +46,46 @@ def _counted(report: mr.BatchReport) -> dict[str, int]:
     }  # fmt: skip
 
 
+def _read_aloud(report: mr.BatchReport, truth: dict[str, int]) -> None:
+    """The report as a line: what people ask for in plain words, and nothing that only its authors know."""
+    assert re.fullmatch(
+        rf"batch {report.batch_id} of sales: 100 rows in, {truth['matched']} matched, {100 - truth['matched']} unmatched "
+        rf"\({truth['absent']} with no such key in the table, {truth['nulls']} without a key\), table version 1, "
+        r"(nothing read from disk|\d+ reads? of [\d.]+ [KM]iB in [\d.]+ m?s), [\d.]+ m?s in all",
+        str(report),
+    ), str(report)
+    first = f"BatchReport(name={report.name!r}, batch_id={report.batch_id}, rows_in=100, matched={truth['matched']}, unmatched="
+    assert repr(report).startswith(first)
+    assert repr(report).index("groups=") < repr(report).index("counts=StepCounts(")
+
+
+def test_a_report_of_large_numbers_has_them_in_units() -> None:
+    counts = StepCounts(tuples_in=1_234_567, matched=1_234_000, absent_keys=500, condition_false=67)
+    report = mr.BatchReport(
+        "products#1", None, counts, waiting=0, table_versions=(3, 4), disk_reads=1_200, disk_bytes=5 << 30, read_seconds=0.25,
+        memory_bytes=1,
+    )  # fmt: skip
+    assert str(report) == (
+        "products: 1,234,567 rows in, 1,234,000 matched, 567 unmatched (500 with no such key in the table, 67 for which the "
+        "condition does not hold), table versions 3, 4, 1,200 reads of 5.0 GiB in 250 ms"
+    )
+
+
+def test_what_is_in_a_table_is_shown_without_what_only_its_files_have(warehouse: Path) -> None:
+    build_table(warehouse, pa.table({"id": ["a", None], "v": [1, 2]}), "id")
+    table = mr.MasterTable.open(warehouse)
+    shown = str(table.describe())
+    assert shown.splitlines()[1:] == [
+        "  1 row on 1 page of at most 4.0 KiB, 4.0 KiB in 1 shard",
+        "  key id (unique), layout hash; 1 row without a key was left out",
+        "  columns id string, v int64",
+    ]
+    assert repr(table.describe()) == shown
+    assert repr(table) == f"MasterTable({str(warehouse)!r})"
+    for text in (shown, repr(table.latest), repr(table.versions)):
+        assert "__millrace" not in text
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_micro_batch_is_counted(spark: SparkSession, warehouse: Path, tmp_path: Path, shape: str) -> None:
     copies = SHAPES[shape]
@@ -61,6 +103,8 @@ def test_every_micro_batch_is_counted(spark: SparkSession, warehouse: Path, tmp_
         assert report.table_versions == (1,)
         assert 0 < report.memory_bytes <= 256 << 20
         assert report.groups >= 1
+        assert report.seconds is not None
+        _read_aloud(report, _truth(ids, copies))
     assert sum(report.disk_bytes for report in reports) > 0
     assert sum(report.counts.pages_read for report in reports) > 0
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +19,9 @@ from rich.table import Table
 from millrace.cli.session import local_session, require_spark
 from millrace.core.budget import format_bytes, parse_bytes
 from millrace.core.errors import DamagedTableError, ParameterError, TableError
+from millrace.core.wording import counted
 from millrace.relations.build import check_counts
-from millrace.relations.folder import TableVersion, now_us, read_versions, version_at
+from millrace.relations.folder import TableVersion, left_out, now_us, read_versions, version_at
 from millrace.relations.lakeformats import refuse_logged_tables
 from millrace.relations.paths import local_path
 from millrace.relations.stored import StoredRelation
@@ -64,8 +67,9 @@ def build_from_parquet(
         table = MasterTable.build(data, list(key), path, layout=layout, page_bytes=size, shards=shards, counts=wanted)
     built = table.versions[-1]
     console.print(
-        f"built version {built.number} of {path}: {built.rows:,} rows in {built.pages:,} pages, {format_bytes(built.bytes)}; "
-        f"in effect from {_moment(built.effective_at_us)}",
+        f"built version {built.number} of {path}: {counted(built.rows, 'row')} on {counted(built.pages, 'page')}, "
+        f"{format_bytes(built.bytes)}; {left_out(built.null_keys)}\n"
+        f"next: millrace inspect {shlex.quote(str(path))}",
         markup=False,
         highlight=False,
         soft_wrap=True,
@@ -81,23 +85,36 @@ def inspect_table(path: Path, *, verify: bool, as_json: bool, console: Console) 
     path = local_path(path)
     versions = read_versions(path)
     current = version_at(versions, now_us())
-    damage = _verify_all(path, versions, Console(stderr=True)) if verify else None
+    check = _verify_all(path, versions, Console(stderr=True)) if verify else None
     if as_json:
-        print(json.dumps(_as_json(path, versions, current, damage), indent=2))
+        print(json.dumps(_as_json(path, versions, current, check), indent=2))
     else:
-        _show(path, versions, current, damage, console)
-    return not damage
+        _show(path, versions, current, check, console)
+    return check is None or not check.damage
 
 
-def _verify_all(path: Path, versions: Sequence[TableVersion], console: Console) -> list[str]:
-    """Read every page of every version; what is wrong, page by page."""
+@dataclass
+class _Check:
+    """What was found when every page was read."""
+
+    pages: int
+    damage: list[str]
+
+
+def _verify_all(path: Path, versions: Sequence[TableVersion], console: Console) -> _Check:
+    """Read every page of every version."""
     columns = (TextColumn("checking pages"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    damage: list[str] = []
+    check = _Check(0, [])
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("pages", total=sum(version.pages for version in versions))
+
+        def advance(pages: int) -> None:
+            check.pages += pages
+            bar.advance(task, pages)
+
         for version in versions:
-            damage += verify_version(path, version, lambda pages: bar.advance(task, pages))
-    return damage
+            check.damage += verify_version(path, version, advance)
+    return check
 
 
 def verify_version(path: Path, version: TableVersion, advance: Callable[[int], object]) -> list[str]:
@@ -128,14 +145,14 @@ def _verify_run(relation: StoredRelation, first: int, count: int) -> list[str]:
     return []
 
 
-def _as_json(path: Path, versions: Sequence[TableVersion], current: TableVersion, damage: list[str] | None) -> dict[str, Any]:
+def _as_json(path: Path, versions: Sequence[TableVersion], current: TableVersion, check: _Check | None) -> dict[str, Any]:
     report: dict[str, Any] = {
         "path": str(path),
         "current_version": current.number,
         "versions": [_version_json(version) for version in versions],
     }
-    if damage is not None:
-        report |= {"pages_checked": sum(version.pages for version in versions), "damage": damage}
+    if check is not None:
+        report |= {"pages_checked": check.pages, "damage": check.damage}
     return report
 
 
@@ -145,36 +162,42 @@ def _version_json(version: TableVersion) -> dict[str, Any]:
     return {**plain, "bytes": version.bytes, "unique": version.unique}
 
 
-def _show(
-    path: Path, versions: Sequence[TableVersion], current: TableVersion, damage: list[str] | None, console: Console
-) -> None:
+def _show(path: Path, versions: Sequence[TableVersion], current: TableVersion, check: _Check | None, console: Console) -> None:
     def say(text: str, style: str = "") -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     say(f"table {path}", "bold")
     duplicates = "unique" if current.unique else "with duplicates"
     say(f"  key      {', '.join(current.key)} ({duplicates}), layout {current.layout}")
-    say(f"  rows     {current.rows:,}; {current.null_keys:,} without a key were left out")
-    say(f"  pages    {current.pages:,} of at most {format_bytes(current.page_bytes)}, {current.rows_per_page:,} rows each")
-    say(f"  on disk  {format_bytes(current.bytes)} in {len(current.shards)} shards")
+    say(f"  rows     {current.rows:,}; {left_out(current.null_keys)}")
+    say(f"  pages    {_pages(current)}")
+    say(f"  on disk  {format_bytes(current.bytes)} in {counted(len(current.shards), 'shard')}")
     if current.key_index is not None:
         index = current.key_index
-        say(f"  index    {index.keys:,} keys in {index.blocks + index.hot_blocks:,} blocks, {format_bytes(index.bytes)}")
+        blocks = counted(index.blocks + index.hot_blocks, "block")
+        say(f"  index    {counted(index.keys, 'key')} in {blocks}, {format_bytes(index.bytes)}")
     say("  columns")
+    width = max(len(name) for name in current.schema.names)
     for field in current.schema:
-        say(f"    {field.name}  {field.type}{'' if field.nullable else ', never null'}")
+        say(f"    {field.name:<{width}}  {field.type}{'' if field.nullable else ', never null'}")
     console.print(_versions_table(versions, current))
-    for message in damage or []:
-        say(message, "red")
-    if damage is not None:
-        checked = sum(version.pages for version in versions)
-        verdict = f"{len(damage)} problems found" if damage else "all checksums fit"
-        say(f"{checked:,} pages checked: {verdict}", "red" if damage else "green")
+    if check is not None:
+        for message in check.damage:
+            say(message, "red")
+        verdict = f"{counted(len(check.damage), 'problem')} found" if check.damage else "all checksums fit"
+        say(f"{counted(check.pages, 'page')} checked: {verdict}", "red" if check.damage else "green")
+
+
+def _pages(version: TableVersion) -> str:
+    if not version.pages:
+        return "none: the table is empty"
+    rows = f"planned for {counted(version.rows_per_page, 'row')} each"
+    return f"{version.pages:,} of at most {format_bytes(version.page_bytes)}, {rows}"
 
 
 def _versions_table(versions: Sequence[TableVersion], current: TableVersion) -> Table:
     table = Table(title="versions", title_justify="left")
-    for name in ("version", "in effect from", "rows", "pages", "bytes"):
+    for name in ("version", "in effect from", "rows", "pages", "on disk"):
         table.add_column(name, justify="left" if name == "in effect from" else "right")
     for version in versions:
         number = f"{version.number} (current)" if version is current else str(version.number)

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import xxhash
 
 from millrace.core.errors import DamagedTableError, ParameterError, TableError, TableVersionError
 from millrace.core.keys import CODEC_VERSION, KeyCodec
+from millrace.core.wording import counted
 from millrace.relations.keyindex import KeyIndexInfo
 from millrace.relations.layout import CODE_COLUMN
 from millrace.relations.locks import is_locked
@@ -48,14 +49,14 @@ class TableVersion:
     layout: str
     key: tuple[str, ...]
     schema: pa.Schema  # of the table as users see it
-    stored_schema: pa.Schema  # of the pages
+    stored_schema: pa.Schema = field(repr=False)  # of the pages
     rows: int
     pages: int
     rows_per_page: int
     page_bytes: int  # of the largest page
     null_keys: int  # rows left out because they can never match
-    index_checksum: str
-    shards: tuple[ShardInfo, ...]
+    index_checksum: str = field(repr=False)
+    shards: tuple[ShardInfo, ...] = field(repr=False)
     key_index: KeyIndexInfo | None = None  # of rows in the order of counts
 
     @property
@@ -269,6 +270,13 @@ def write_index(folder: Path, shards: Sequence[ShardInfo]) -> str:
     return str(xxhash.xxh3_64_hexdigest(data))
 
 
+def left_out(null_keys: int) -> str:
+    """What a build did with rows that can never match."""
+    if not null_keys:
+        return "no row was left out"
+    return f"{counted(null_keys, 'row')} without a key {'was' if null_keys == 1 else 'were'} left out"
+
+
 def now_us() -> int:
     return time.time_ns() // 1000
 
@@ -286,7 +294,7 @@ def _missing(folder: Path) -> TableError:
         )
     return TableError(
         f"{folder} is not a millrace table (no {MANIFEST}){_what_else(folder)}; give the folder that MasterTable.build wrote, "
-        f"or build a table in a new folder"
+        "or build a table in a folder of its own"
     )
 
 
@@ -295,7 +303,7 @@ def _what_else(folder: Path) -> str:
         return " but a Delta table"
     if any(name.suffix == ".parquet" for name in folder.iterdir()):
         return " but a folder of Parquet files"
-    return " and empty" if not any(folder.iterdir()) else ""
+    return " but an empty folder" if not any(folder.iterdir()) else ""
 
 
 def _sync_folder(folder: Path) -> None:

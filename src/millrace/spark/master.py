@@ -19,9 +19,10 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 from millrace.core.budget import format_bytes, parse_bytes
 from millrace.core.errors import MillraceError, TableError
 from millrace.core.keys import KeyCodec, family
+from millrace.core.wording import counted
 from millrace.relations.build import PAGE_BYTES, BuildPlan, check_counts, discard, finish, prepare
 from millrace.relations.files import ReadMode
-from millrace.relations.folder import TableVersion, now_us, read_versions, table_exists, table_folder, version_at
+from millrace.relations.folder import TableVersion, left_out, now_us, read_versions, table_exists, table_folder, version_at
 from millrace.relations.frequency import count_column
 from millrace.relations.layout import CODE_COLUMN
 from millrace.relations.shard import ShardInfo, rows_per_page, write_shard
@@ -43,7 +44,7 @@ _SIZE = StructType([StructField("bytes", DoubleType())])
 _REPORT = StructType([StructField("shard", StringType()), StructField("partition", LongType())])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Description:
     """What is in a table folder, for people; `str()` of it is a short text."""
 
@@ -52,24 +53,28 @@ class Description:
     version: TableVersion
 
     def __str__(self) -> str:
-        v = self.version
-        keys = "unique" if v.unique else "with duplicates"
-        columns = ", ".join(f"{field.name} {field.type}" for field in v.schema)
-        return (
-            f"table {self.path}, version {v.number} ({self.versions} kept)\n"
-            f"  {v.rows:,} rows in {v.pages:,} pages of at most {format_bytes(v.page_bytes)}, {format_bytes(v.bytes)} in "
-            f"{len(v.shards)} shards\n"
-            f"  key {', '.join(v.key)} ({keys}), layout {v.layout}, {v.null_keys:,} rows without a key left out\n"
-            f"{self._index}"
-            f"  columns {columns}"
-        )
+        version = self.version
+        lines = [
+            f"table {self.path}, version {version.number} ({counted(self.versions, 'version')} kept)",
+            f"{counted(version.rows, 'row')} on {counted(version.pages, 'page')} "
+            f"of at most {format_bytes(version.page_bytes)}, {format_bytes(version.bytes)} "
+            f"in {counted(len(version.shards), 'shard')}",
+            f"key {', '.join(version.key)} ({'unique' if version.unique else 'with duplicates'}), layout {version.layout}; "
+            f"{left_out(version.null_keys)}",
+            *self._index,
+            f"columns {', '.join(f'{field.name} {field.type}' for field in version.schema)}",
+        ]
+        return "\n  ".join(lines)
+
+    __repr__ = __str__
 
     @property
-    def _index(self) -> str:
+    def _index(self) -> list[str]:
         index = self.version.key_index
         if index is None:
-            return ""
-        return f"  index of {index.keys:,} keys in {index.blocks + index.hot_blocks:,} blocks, {format_bytes(index.bytes)}\n"
+            return []
+        blocks = counted(index.blocks + index.hot_blocks, "block")
+        return [f"index of {counted(index.keys, 'key')} in {blocks}, {format_bytes(index.bytes)}"]
 
 
 class MasterTable:
@@ -82,6 +87,9 @@ class MasterTable:
     def __init__(self, path: str | Path) -> None:
         self.path = str(table_folder(path))
         read_versions(Path(self.path))  # an error now where there is no table
+
+    def __repr__(self) -> str:
+        return f"MasterTable({self.path!r})"
 
     @staticmethod
     def exists(path: str | Path) -> bool:

@@ -14,32 +14,74 @@ from typing import Any
 
 from pyspark.sql import Observation
 
+from millrace.core.budget import format_bytes
 from millrace.core.errors import MillraceError
 from millrace.core.ledger import Ledger
 from millrace.core.step import StepCounts
+from millrace.core.wording import counted, format_seconds
 from millrace.spark.counters import collected
 
 PREFIX = "millrace:"
 _COUNTS = set(StepCounts().as_dict())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BatchReport:
-    """One micro-batch of one `enrich` call (one action, for a batch DataFrame)."""
+    """One micro-batch of one `enrich` call (one action, for a batch DataFrame); `str()` of it is a line for people."""
 
     name: str
     batch_id: int | None
-    groups: int  # groups of rows that tasks joined
     counts: StepCounts
     waiting: int
+    table_versions: tuple[int, ...]
     disk_reads: int
     disk_bytes: int
     read_seconds: float
     memory_bytes: int  # the most of its budget that a task used
-    table_versions: tuple[int, ...]
+    seconds: float | None = None  # that the whole micro-batch took, with all that is in its query; None: not known
     reversed_ranges: int = 0  # rows of the table that a task met whose range ends before it begins
     copied_bytes: int = 0  # of shards that executors made local
     remote_shards: int = 0  # the most that a task used where the table is, because there was no room for local copies
+    groups: int = 0  # groups of rows that tasks joined
+
+    def __str__(self) -> str:
+        batch = "" if self.batch_id is None else f"batch {self.batch_id:,} of "
+        took = [] if self.seconds is None else [f"{format_seconds(self.seconds)} in all"]
+        rows = f"{counted(self.rows_in, 'row')} in, {self.matched:,} matched, {self.unmatched:,} unmatched{self._why}"
+        return ", ".join([f"{batch}{self.name.split('#')[0]}: {rows}", *self._left, self._version, self._reads, *took])
+
+    def __repr__(self) -> str:
+        """What people look for first; internals last."""
+        first = {name: getattr(self, name) for name in ("name", "batch_id", "rows_in", "matched", "unmatched")}
+        rest = {name: value for name, value in vars(self).items() if name not in first and name != "counts"}
+        shown = {**first, **rest, "counts": self.counts}
+        return f"BatchReport({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    @property
+    def _why(self) -> str:
+        counts = self.counts
+        reasons = [
+            (counts.absent_keys, "with no such key in the table"),
+            (counts.null_keys, "without a key"),
+            (counts.condition_false, "for which the condition does not hold"),
+        ]
+        told = ", ".join(f"{count:,} {reason}" for count, reason in reasons if count)
+        return f" ({told})" if told else ""
+
+    @property
+    def _left(self) -> list[str]:
+        return [f"{count:,} {what}" for count, what in ((self.waiting, "waiting"), (self.counts.deferred, "deferred")) if count]
+
+    @property
+    def _version(self) -> str:
+        numbers = ", ".join(map(str, self.table_versions))
+        return f"table {'version' if len(self.table_versions) == 1 else 'versions'} {numbers or 'unknown'}"
+
+    @property
+    def _reads(self) -> str:
+        if not self.disk_reads:
+            return "nothing read from disk"
+        return f"{counted(self.disk_reads, 'read')} of {format_bytes(self.disk_bytes)} in {format_seconds(self.read_seconds)}"
 
     @property
     def rows_in(self) -> int:
@@ -74,7 +116,14 @@ def reports(source: Any) -> list[BatchReport]:
         )
     texts = {name: _stats(row.asDict()) for name, row in observed.items() if str(name).startswith(PREFIX)}
     texts.update(collected(str(source.runId), source.batchId))
-    return [_report(name, source.batchId, calls) for name, calls in texts.items()]
+    seconds = _seconds(source)
+    return [_report(name, source.batchId, calls, seconds) for name, calls in texts.items()]
+
+
+def _seconds(progress: Any) -> float | None:
+    """What the micro-batch took, by Spark's own account."""
+    took = (progress.durationMs or {}).get("triggerExecution")
+    return None if took is None else took / 1000
 
 
 def observation_classes() -> Any:
@@ -95,7 +144,7 @@ def _stats(metric: dict[str, Any]) -> list[str]:
     return metric["stats"] if "stats" in metric else metric["values"][0]
 
 
-def _report(name: str, batch_id: int | None, texts: Iterable[str]) -> BatchReport:
+def _report(name: str, batch_id: int | None, texts: Iterable[str], seconds: float | None = None) -> BatchReport:
     groups = [json.loads(text) for text in texts]
     counts = StepCounts()
     for group in groups:
@@ -103,7 +152,6 @@ def _report(name: str, batch_id: int | None, texts: Iterable[str]) -> BatchRepor
     return BatchReport(
         name=name.removeprefix(PREFIX),
         batch_id=batch_id,
-        groups=sum(group["groups"] for group in groups),
         counts=counts,
         waiting=sum(group["waiting"] for group in groups),
         disk_reads=sum(group.get("disk_reads", 0) for group in groups),
@@ -111,7 +159,9 @@ def _report(name: str, batch_id: int | None, texts: Iterable[str]) -> BatchRepor
         read_seconds=sum(group.get("read_seconds", 0.0) for group in groups),
         memory_bytes=max((group["memory_bytes"] for group in groups), default=0),
         table_versions=tuple(sorted({group["table_version"] for group in groups})),
+        seconds=seconds,
         reversed_ranges=max((group.get("reversed_ranges", 0) for group in groups), default=0),
         copied_bytes=sum(group.get("copied_bytes", 0) for group in groups),
         remote_shards=max((group.get("remote_shards", 0) for group in groups), default=0),
+        groups=sum(group["groups"] for group in groups),
     )
