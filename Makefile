@@ -21,7 +21,7 @@ RUN := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-spark)
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: java $(RUN) ## enrich a bursty stream of sales on Spark, with live progress (under a minute once installed)
+demo: java $(RUN) ## join a bursty stream of sales beside Spark's own join, and compare (about a minute once installed)
 	@$(BIN)/millrace demo $(ARGS)
 
 test: java $(DEV) ## the fast tests, in two processes

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.cli import demo_data
-from millrace.cli.demo_data import SalesWriter, burst_sizes, land, sales_bursts, write_products
+from millrace.cli.demo_data import burst_sizes, land, sales_bursts, write_products
 
 
 def test_products_have_the_columns_of_the_paper_and_unique_surrogate_keys(tmp_path: Path) -> None:
@@ -26,13 +25,13 @@ def test_products_have_the_columns_of_the_paper_and_unique_surrogate_keys(tmp_pa
     assert len(set(table["product_name"].to_pylist())) == 1_000
 
 
-@pytest.mark.parametrize("sales", [1, 7, 100_000, 1_200_000])
+@pytest.mark.parametrize("sales", [1, 7, 100_000, 1_000_000])
 def test_bursts_differ_in_size_and_add_up_to_the_sales(sales: int) -> None:
     sizes = burst_sizes(sales, seed=1)
     assert sizes.sum() == sales
     assert (sizes >= 0).all()
-    if sales > 1_000_000:
-        assert sizes.max() > 3 * sizes.min()
+    if sales >= 1_000_000:
+        assert sizes.max() > 2 * sizes.min()
 
 
 def test_sales_are_the_same_for_the_same_seed_and_some_match_nothing() -> None:
@@ -44,29 +43,6 @@ def test_sales_are_the_same_for_the_same_seed_and_some_match_nothing() -> None:
     assert 60 < first["product_id"].null_count < 200
     assert 400 < (keys > 1_000).sum() < 800
     assert (np.diff(first["sale_time"].cast(pa.int64()).to_numpy()) >= 0).all()
-
-
-def test_the_writer_lands_every_sale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_data, "TICK_SECONDS", 0.01)
-    writer = SalesWriter(tmp_path, sales_bursts(100, 500, 0.5, seed=2))
-    writer.start()
-    writer.join(20)
-    assert writer.failure is None
-    assert writer.written == 500
-    assert pq.read_table(tmp_path).num_rows == 500
-    assert writer.files == len(list(tmp_path.iterdir()))
-
-
-def test_the_writer_stops_when_told_and_reports_what_went_wrong(tmp_path: Path) -> None:
-    writer = SalesWriter(tmp_path, sales_bursts(100, 10_000_000, 0.5, seed=2))
-    writer.start()
-    writer.stop()
-    assert not writer.is_alive()
-    assert writer.written < 10_000_000
-    lost = SalesWriter(tmp_path / "nowhere", sales_bursts(100, 500, 0.5, seed=2))
-    lost.start()
-    lost.join(20)
-    assert isinstance(lost.failure, FileNotFoundError)
 
 
 def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,20 +85,20 @@ def _options(
 
 @app.command()
 def demo(
-    rows: Annotated[int, typer.Option(help="Products in the table.")] = 1_000_000,
-    sales: Annotated[int, typer.Option(help="Sales in the stream, about 100,000 a second.")] = 1_200_000,
+    rows: Annotated[int, typer.Option(help="Products in the table.")] = 4_000_000,
+    sales: Annotated[int, typer.Option(help="Sales in the stream, about 120,000 in a burst.")] = 1_000_000,
     memory: Annotated[str, typer.Option(help="Memory budget of one task, such as 16m.")] = "16m",
     zipf: Annotated[float, typer.Option(help="Skew of the products sold; 0: all alike.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of all data.")] = 1,
     folder: Annotated[Path | None, typer.Option(help="Folder for the data, kept. Default: a temporary one.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder.")] = False,
 ) -> None:
-    """Enrich a bursty stream of sales on Spark, and check the result. Under a minute.
+    """Join a bursty stream of sales with millions of products, beside Spark's own join. About a minute.
 
-    Product master data is built into a table folder. While sales land in bursts, a Structured Streaming query replaces each
-    product id by its surrogate key, adds supplier and total, and writes to a warehouse folder. Sales with an unknown or
-    missing product id are kept without a surrogate key and counted by reason. In the end the warehouse is compared, row for
-    row, with Spark's own batch join; exit code 1 if they differ.
+    Product master data is built into a table folder. Two Structured Streaming queries then take the same bursts of sales in
+    turn, one with Spark's own join and one with millrace: each replaces the product id by its surrogate key, adds supplier
+    and total, and writes to a warehouse folder. Sales with an unknown or missing product id are kept without a surrogate key
+    and counted by reason. In the end the two warehouses are compared, row for row; exit code 1 if they differ.
     """
     from millrace.cli.demo import DemoOptions, run_demo
 

@@ -1,9 +1,13 @@
-"""`millrace demo`: a bursty stream of sales is enriched from a product table on disk, and the result is checked.
+"""`millrace demo`: the same micro-batches of sales are joined with a product table by Spark's own join and by millrace.
 
 The example of Naeem, Dobbie, Weber and Bajwa's X-HYBRIDJOIN paper: a sale has a product id, a quantity and a time; on its way
 into the warehouse the surrogate key replaces the product id, and the supplier and the total are added.
 
-    landing/*.parquet -> Structured Streaming -> enrich(table/) -> warehouse/*.parquet       == landing JOIN products ?
+    burst -> landing/spark    -> stream JOIN products            -> warehouse/spark    |
+          -> landing/millrace -> enrich(stream, table)           -> warehouse/millrace | == ?
+
+Both are streaming queries of one session, with the same settings. They take each burst in turn, so that neither works while
+the other is measured, and the one that goes first changes from burst to burst.
 
 A sale whose product id is unknown or missing is kept (`how="left"`): its surrogate key, supplier and total are null, and
 the ledger counts it under its reason.
@@ -11,6 +15,7 @@ the ledger counts it under its reason.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -18,30 +23,36 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import pyarrow as pa
 from rich.console import Console
 from rich.markup import escape
 
-from millrace.cli.demo_data import SALES_SCHEMA, SalesWriter, sales_bursts, write_products
-from millrace.cli.demo_view import Batch, DemoView, FlowView, Totals
+from millrace.cli.demo_data import SALES_SCHEMA, land, sales_bursts, write_products
+from millrace.cli.demo_view import Batch, DemoView, Totals
 from millrace.cli.session import local_session, require_spark, uninterrupted
 from millrace.core.budget import format_bytes, parse_bytes
 from millrace.core.errors import MillraceError, ParameterError
+from millrace.core.wording import counted, format_seconds
 
 _ADDED = ["surrogate_key", "supplier_id", "sale_price"]
-_FILES_PER_BATCH = 2
 _GROUP = "pmod(hash(sale_id), 1024)"
-_POLL_SECONDS = 0.2
-_STALL_SECONDS = 120.0
+_POLL_SECONDS = 0.02
+_STALL_SECONDS = 180.0
+_WARM_UP = 2  # micro-batches that are not counted: both have code to compile, and files to see for the first time
+_TRIGGER = "100 milliseconds"  # how often a query looks for files; not part of what is measured
+
+Side = Literal["spark", "millrace"]
+_SIDES: tuple[Side, Side] = ("spark", "millrace")
 
 
 @dataclass(frozen=True)
 class DemoOptions:
     """What `millrace demo` was asked for."""
 
-    rows: int = 1_000_000
-    sales: int = 1_200_000
+    rows: int = 4_000_000
+    sales: int = 1_000_000
     memory: str = "16m"
     zipf: float = 1.0
     seed: int = 1
@@ -71,41 +82,40 @@ class Folders:
     def table(self) -> Path:
         return self.root / "table"
 
-    @property
-    def landing(self) -> Path:
-        return self.root / "landing"
+    def landing(self, side: Side) -> Path:
+        return self.root / "landing" / side
 
-    @property
-    def warehouse(self) -> Path:
-        return self.root / "warehouse"
+    def warehouse(self, side: Side) -> Path:
+        return self.root / "warehouse" / side
 
-    @property
-    def checkpoint(self) -> Path:
-        return self.root / "checkpoint"
+    def checkpoint(self, side: Side) -> Path:
+        return self.root / "checkpoint" / side
 
 
 @dataclass(frozen=True)
 class Check:
-    """The warehouse beside Spark's own batch join of the same files."""
+    """The two warehouses beside each other."""
 
     rows: int
-    expected_rows: int
+    spark_rows: int
+    checksum: int  # of all rows that millrace wrote, whatever their order
+    spark_checksum: int
     differing: int  # different rows, or rows that occur more often on one side
 
     @property
     def agrees(self) -> bool:
-        return self.differing == 0 and self.rows == self.expected_rows
+        return self.differing == 0 and self.rows == self.spark_rows and self.checksum == self.spark_checksum
 
 
 def run_demo(options: DemoOptions, console: Console) -> bool:
-    """Run the whole demo; returns whether the warehouse holds exactly what Spark's own join gives."""
+    """Run the whole demo; returns whether both warehouses hold the same rows, one for every sale."""
     require_spark()
     view = DemoView(console)
     started = time.monotonic()
     with _folders(options, view) as folders, _scratch() as scratch, ExitStack() as session:
         with view.stage("start Spark") as done:
-            spark = session.enter_context(local_session(scratch, brief=True))
-            done(f"started Spark {spark.version} on {spark.sparkContext.defaultParallelism} cores")
+            spark = session.enter_context(local_session(scratch))
+            done(f"started Spark {spark.version} on {counted(spark.sparkContext.defaultParallelism, 'core')}")
         return _run(options, folders, spark, view, started)
 
 
@@ -114,52 +124,109 @@ def _run(options: DemoOptions, folders: Folders, spark: Any, view: DemoView, sta
 
     with view.stage("make products") as done:
         size = write_products(folders.products, options.rows, options.seed)
-        done(f"made {options.rows:,} products, {format_bytes(size)} of Parquet")
+        done(f"made {counted(options.rows, 'product')}, {format_bytes(size)} of Parquet")
     with view.stage("build the table") as done:
-        table = MasterTable.build(spark.read.parquet(str(folders.products)), key="product_id", path=folders.table)
+        data = spark.read.parquet(str(folders.products))
+        table = MasterTable.build(data, key="product_id", path=folders.table, progress=False)
         version = table.latest
-        done(f"built the table: {version.pages:,} pages, {format_bytes(version.bytes)} on disk")
-    view.say(f"enriching {options.sales:,} sales, in bursts, with {options.memory} of memory per task; Ctrl-C stops")
-    totals, stream_seconds = _stream(options, folders, spark, table, view)
-    with view.stage("compare with Spark's own batch join") as done:
+        done(f"built the table: {counted(version.pages, 'page')}, {format_bytes(version.bytes)} on disk; this is done once")
+    view.say("")
+    view.say(f"{counted(options.sales, 'sale')} come in bursts; both joins take each burst in turn; Ctrl-C stops")
+    totals = _stream(options, folders, spark, table, view)
+    view.say("")
+    with view.stage("compare all rows") as done:
         check = compare(spark, folders)
-        done(f"compared the warehouse with Spark's own batch join of {check.expected_rows:,} rows")
-    view.table("millrace demo", _summary(options, version, totals, stream_seconds, check, time.monotonic() - started))
-    balanced = totals.counts.tuples_in == options.sales
-    if not balanced:
+        done(f"compared {counted(check.rows, 'row')} of millrace with {counted(check.spark_rows, 'row')} of Spark's join")
+    view.table("what happened", _summary(options, version, totals, check, time.monotonic() - started))
+    complete = check.agrees and check.rows == totals.counts.tuples_in == options.sales
+    if not complete:
         view.say(f"[red]the ledger saw {totals.counts.tuples_in:,} of {options.sales:,} sales[/red]")
-    return check.agrees and balanced
+    _say_verdict(totals, check, view)
+    return complete
 
 
-def _stream(options: DemoOptions, folders: Folders, spark: Any, table: Any, view: DemoView) -> tuple[Totals, float]:
-    """Let the sales land while the query runs, until all of them are in the warehouse."""
-    folders.landing.mkdir()
-    writer = SalesWriter(folders.landing, sales_bursts(options.rows, options.sales, options.zipf, options.seed))
-    query = start_query(spark, folders, table, options.memory)
+def _stream(options: DemoOptions, folders: Folders, spark: Any, table: Any, view: DemoView) -> Totals:
+    """Let the bursts land one by one; each is taken by one query, and then by the other."""
+    queries: dict[Side, Any] = {}
     totals = Totals()
-    before = time.monotonic()
+    for side in _SIDES:
+        folders.landing(side).mkdir(parents=True)
     try:
-        with view.stream(options.sales) as flow:
-            writer.start()
-            _follow(query, writer, options.sales, totals, flow)
+        for side in _SIDES:
+            queries[side] = start_query(spark, folders, table, options.memory, side)
+        view.header()
+        bursts = sales_bursts(options.rows, options.sales, options.zipf, options.seed)
+        for number, burst in enumerate(burst for burst in bursts if burst.num_rows):
+            with view.waiting(f"both take burst {number}"):
+                batch = _take(queries, folders, burst, number)
+            totals.batches.append(batch)
+            view.batch(batch)
     finally:
         with uninterrupted():
-            writer.stop()
-            query.stop()
-    return totals, time.monotonic() - before
+            for query in queries.values():
+                query.stop()
+    return totals
 
 
-def start_query(spark: Any, folders: Folders, table: Any, memory: str) -> Any:
-    """The streaming query: what a user of millrace writes."""
+def _take(queries: dict[Side, Any], folders: Folders, burst: pa.Table, number: int) -> Batch:
+    """Put a burst through both queries, one behind the other."""
+    from millrace.spark.reports import reports
+
+    name = f"sales-{number:05d}.parquet"
+    whole = folders.root / name
+    land(burst, whole)
+    progress: dict[Side, Any] = {}
+    for side in _SIDES if number % 2 else reversed(_SIDES):
+        os.link(whole, folders.landing(side) / name)  # the same file for both
+        progress[side] = _wait(queries[side], number)
+    whole.unlink()
+    (report,) = reports(progress["millrace"])
+    return Batch(
+        number=number,
+        sales=burst.num_rows,
+        spark_seconds=_seconds(progress["spark"]),
+        seconds=_seconds(progress["millrace"]),
+        counts=report.counts,
+        memory_bytes=report.memory_bytes,
+        disk_reads=report.disk_reads,
+        disk_bytes=report.disk_bytes,
+        warming_up=number < _WARM_UP,
+    )
+
+
+def _wait(query: Any, number: int) -> Any:
+    """The progress of micro-batch `number`, once it is through."""
+    end = time.monotonic() + _STALL_SECONDS
+    while time.monotonic() < end:
+        progress = query.lastProgress
+        if progress is not None and progress.batchId == number and progress.numInputRows:
+            return progress
+        if not query.isActive:
+            raise MillraceError(f"the query failed: {_reason(query)}")
+        time.sleep(_POLL_SECONDS)
+    raise MillraceError(f"no micro-batch finished for {_STALL_SECONDS:.0f} s; run `millrace doctor`")
+
+
+def _seconds(progress: Any) -> float:
+    """What the whole micro-batch took: plan, join, write and commit."""
+    return float(progress.durationMs["triggerExecution"]) / 1000
+
+
+def start_query(spark: Any, folders: Folders, table: Any, memory: str, side: Side) -> Any:
+    """A streaming query: what a user of Spark writes, or what a user of millrace writes."""
     from millrace.spark.enrich import enrich
 
-    sales = spark.readStream.schema(SALES_SCHEMA).option("maxFilesPerTrigger", _FILES_PER_BATCH).parquet(str(folders.landing))
-    enriched = enrich(sales, table, on="product_id", how="left", columns=_ADDED, memory=memory, name="demo")
+    sales = spark.readStream.schema(SALES_SCHEMA).parquet(str(folders.landing(side)))
+    if side == "spark":
+        joined = sales.join(spark.read.parquet(str(folders.products)), "product_id", "left")
+    else:
+        joined = enrich(sales, table, on="product_id", how="left", columns=_ADDED, memory=memory, name="demo")
     return (
-        _facts(enriched)
+        _facts(joined)
         .writeStream.format("parquet")
-        .option("checkpointLocation", str(folders.checkpoint))
-        .start(str(folders.warehouse))
+        .option("checkpointLocation", str(folders.checkpoint(side)))
+        .trigger(processingTime=_TRIGGER)
+        .start(str(folders.warehouse(side)))
     )
 
 
@@ -167,41 +234,6 @@ def _facts(enriched: Any) -> Any:
     """A row of the warehouse: the surrogate key instead of the product id, supplier and total added."""
     total = "quantity * sale_price AS total"
     return enriched.selectExpr("sale_id", "surrogate_key", "supplier_id", "quantity", total, "sale_time")
-
-
-def _follow(query: Any, writer: SalesWriter, sales: int, totals: Totals, flow: FlowView) -> None:
-    """Show each micro-batch when it is done, until `sales` rows are through."""
-    seen, through, last_news = -1, 0, time.monotonic()
-    while through < sales:
-        if writer.failure is not None:
-            raise MillraceError(f"the sales could not be written: {writer.failure}") from writer.failure
-        for progress in query.recentProgress:
-            if progress.batchId > seen and progress.numInputRows:
-                seen, last_news = progress.batchId, time.monotonic()
-                through += progress.numInputRows
-                totals.batches.append(_batch(progress))
-                flow.batch(totals.batches[-1])
-        flow.flow(through, writer.written)
-        if not query.isActive:
-            raise MillraceError(f"the query failed: {_reason(query)}")
-        if time.monotonic() - last_news > _STALL_SECONDS:
-            raise MillraceError(f"no micro-batch finished for {_STALL_SECONDS:.0f} s; run `millrace doctor`")
-        time.sleep(_POLL_SECONDS)
-
-
-def _batch(progress: Any) -> Batch:
-    from millrace.spark.reports import reports
-
-    (report,) = reports(progress)
-    return Batch(
-        number=progress.batchId,
-        seconds=progress.durationMs.get("addBatch", 0) / 1000,
-        counts=report.counts,
-        waiting=report.waiting,
-        memory_bytes=report.memory_bytes,
-        disk_reads=report.disk_reads,
-        disk_bytes=report.disk_bytes,
-    )
 
 
 def _reason(query: Any) -> str:
@@ -212,22 +244,20 @@ def _reason(query: Any) -> str:
 
 
 def compare(spark: Any, folders: Folders) -> Check:
-    """Compare the warehouse, as a multiset of rows, with a plain batch join of the landed sales and the products.
+    """Compare the two warehouses as multisets of rows.
 
     Rows are put into groups by their sale, and of each group the number and the sums of 64-bit hashes of whole rows are
     compared; the rows of groups that differ are then compared one by one.
     """
-    sales = spark.read.schema(SALES_SCHEMA).parquet(str(folders.landing))
-    products = spark.read.parquet(str(folders.products))
-    expected = _facts(sales.join(products, "product_id", "left"))
-    written = spark.read.parquet(str(folders.warehouse)).select(expected.columns)
-    ours, theirs = _fingerprints(written), _fingerprints(expected)
-    suspect = [group for group in ours.keys() | theirs.keys() if ours.get(group) != theirs.get(group)]
+    millrace, theirs = (spark.read.parquet(str(folders.warehouse(side))) for side in ("millrace", "spark"))
+    millrace = millrace.select(theirs.columns)
+    ours, other = _fingerprints(millrace), _fingerprints(theirs)
+    suspect = [group for group in ours.keys() | other.keys() if ours.get(group) != other.get(group)]
     differing = 0
     if suspect:
-        written, expected = (side.where(f"{_GROUP} IN ({','.join(map(str, suspect))})") for side in (written, expected))
-        differing = written.exceptAll(expected).count() + expected.exceptAll(written).count()
-    return Check(_rows(ours), _rows(theirs), differing)
+        millrace, theirs = (side.where(f"{_GROUP} IN ({','.join(map(str, suspect))})") for side in (millrace, theirs))
+        differing = millrace.exceptAll(theirs).count() + theirs.exceptAll(millrace).count()
+    return Check(_rows(ours), _rows(other), _checksum(ours), _checksum(other), differing)
 
 
 def _fingerprints(facts: Any) -> dict[int, tuple[int, int, int]]:
@@ -244,27 +274,49 @@ def _rows(fingerprints: dict[int, tuple[int, int, int]]) -> int:
     return sum(count for count, _, _ in fingerprints.values())
 
 
-def _summary(
-    options: DemoOptions, version: Any, totals: Totals, stream_seconds: float, check: Check, seconds: float
-) -> list[tuple[str, str]]:
+def _checksum(fingerprints: dict[int, tuple[int, int, int]]) -> int:
+    """The sum of the hashes of all rows, in 64 bits."""
+    return sum(low + (high << 32) for _, low, high in fingerprints.values()) % (1 << 64)
+
+
+def _summary(options: DemoOptions, version: Any, totals: Totals, check: Check, seconds: float) -> list[tuple[str, str]]:
     counts, budget = totals.counts, parse_bytes(options.memory)
     disk_bytes = sum(batch.disk_bytes for batch in totals.batches)
-    verdict = f"[green]equal: all {check.rows:,} rows[/green]"
+    verdict = f"[green]equal: {check.rows:,} rows each, checksum {check.checksum:016x}[/green]"
     if not check.agrees:
-        verdict = f"[red]{check.differing:,} rows differ ({check.rows:,} written, {check.expected_rows:,} expected)[/red]"
+        verdict = f"[red]{check.differing:,} rows differ ({check.rows:,} of millrace, {check.spark_rows:,} of Spark)[/red]"
     return [
-        ("sales in", f"{counts.tuples_in:,} in {len(totals.batches)} micro-batches, {stream_seconds:.1f} s"),
+        ("sales", f"{counts.tuples_in:,} in {counted(len(totals.batches), 'micro-batch', 'micro-batches')}"),
         ("joined", f"{counts.matched:,}"),
-        ("unmatched: unknown product", f"{counts.absent_keys:,} (kept, no surrogate key)"),
-        ("unmatched: no product id", f"{counts.null_keys:,} (kept, no surrogate key)"),
-        ("rate while a batch runs", f"{counts.tuples_in / totals.seconds if totals.seconds else 0:,.0f} rows/s"),
-        ("page reads", f"{counts.pages_read:,}, each for {counts.matched / max(1, counts.pages_read):,.0f} sales on average"),
-        ("read from its files", f"{format_bytes(disk_bytes)} in {sum(b.disk_reads for b in totals.batches):,} reads"),
+        ("unknown product", f"{counts.absent_keys:,} (kept, no surrogate key)"),
+        ("no product id", f"{counts.null_keys:,} (kept, no surrogate key)"),
+        ("table", f"{version.rows:,} rows, {format_bytes(version.bytes)}, {version.bytes / budget:.1f} x the budget of a task"),
         ("memory of a task", f"{format_bytes(totals.memory_bytes)} of a budget of {format_bytes(budget)}"),
-        ("table", f"{version.rows:,} rows, {format_bytes(version.bytes)}, {version.bytes / budget:.1f} x the budget"),
-        ("against Spark's batch join", verdict),
-        ("the whole demo took", f"{seconds:.1f} s"),
+        ("millrace read", f"{format_bytes(disk_bytes)} of the table in {sum(b.disk_reads for b in totals.batches):,} reads"),
+        ("the two results", verdict),
+        ("the whole demo", format_seconds(seconds)),
     ]
+
+
+def _say_verdict(totals: Totals, check: Check, view: DemoView) -> None:
+    """The ratio, what it is of, and what to do next."""
+    batches = totals.counted
+    view.say("")
+    for name, seconds in (("Spark's join", totals.spark_seconds), ("millrace", totals.seconds)):
+        each, rate = format_seconds(seconds / len(batches)), totals.sales / seconds if seconds else 0.0
+        view.say(f"  {name:<13} {each:>8} a micro-batch   {rate:>9,.0f} sales/s")
+    low, high = min(batch.ratio for batch in batches), max(batch.ratio for batch in batches)
+    spread = f"({low:.1f} x to {high:.1f} x from batch to batch)"
+    if totals.ratio >= 1:
+        view.say(f"[bold green]millrace was {totals.ratio:.1f} x as fast as Spark's own join[/bold green] {spread}")
+    else:
+        view.say(f"[bold]Spark's own join was {1 / max(totals.ratio, 1e-9):.1f} x as fast as millrace[/bold] {spread}")
+        view.say("a table this small is read again in no time; try more with --rows")
+    if check.agrees:
+        view.say("and the two results are the same rows.")
+    view.say("")
+    view.say("next, with a Parquet file of your own:")
+    view.say("  millrace build FILE_OR_FOLDER my-table --key COLUMN")
 
 
 @contextmanager

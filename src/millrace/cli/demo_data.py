@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +20,7 @@ ABSENT_SHARE = 0.01
 NULL_SHARE = 0.002
 
 TICK_SECONDS = 0.5  # one landing file each
-SALES_PER_TICK = 50_000
+SALES_PER_TICK = 120_000
 LEAST_TICKS = 4
 STEPS_PER_TICK = 100  # of the arrival process, whose longest bursts last about a thousand steps
 
@@ -95,36 +94,6 @@ def sales_bursts(products: int, sales: int, zipf: float, seed: int) -> Iterator[
                 "sale_time": pa.array(times).cast(pa.timestamp("us", tz="UTC")),
             }
         )
-
-
-class SalesWriter(threading.Thread):
-    """Lands one file per tick until the sales are through, or until it is told to stop."""
-
-    def __init__(self, landing: Path, bursts: Iterator[pa.Table]) -> None:
-        super().__init__(name="sales", daemon=True)
-        self.landing = landing
-        self.written = 0
-        self.files = 0
-        self.failure: BaseException | None = None
-        self._bursts = bursts
-        self._stopping = threading.Event()
-
-    def run(self) -> None:
-        try:
-            for tick, burst in enumerate(self._bursts):
-                if burst.num_rows:
-                    land(burst, self.landing / f"sales-{tick:05d}.parquet")
-                    self.files += 1
-                    self.written += burst.num_rows
-                if self._stopping.wait(TICK_SECONDS):
-                    return
-        except BaseException as failure:  # handed to the thread that waits, which raises it
-            self.failure = failure
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self.ident is not None:
-            self.join()
 
 
 def land(burst: pa.Table, path: Path) -> None:

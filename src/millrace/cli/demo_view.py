@@ -1,6 +1,6 @@
-"""What the demo shows: a line when a stage is done, a line per micro-batch, a bar while sales flow, and a table at the end.
+"""What the demo shows: a line when a stage is done, a line per micro-batch, and a table at the end.
 
-The lines are the same in a terminal and in a file; only spinner and bar need a terminal.
+The lines are the same in a terminal and in a file; only the spinner needs a terminal.
 """
 
 from __future__ import annotations
@@ -11,37 +11,42 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
-from millrace.core.budget import format_bytes
 from millrace.core.step import StepCounts
+from millrace.core.wording import format_seconds
 
-_HEADER = f"{'batch':>7} {'rows':>9} {'rows/s':>9} {'matched':>9} {'unmatched':>9} {'waiting':>7} {'pages':>7} {'memory':>10}"
+_HEADER = f"{'batch':>7} {'sales':>9} {'Spark join':>12} {'millrace':>12}   {'Spark / millrace':<16}"
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch as the demo shows it."""
+    """One micro-batch, taken by both."""
 
     number: int
+    sales: int
+    spark_seconds: float
     seconds: float
     counts: StepCounts
-    waiting: int
     memory_bytes: int
     disk_reads: int
     disk_bytes: int
+    warming_up: bool
 
     @property
-    def rows_per_second(self) -> float:
-        return self.counts.tuples_in / self.seconds if self.seconds else 0.0
+    def ratio(self) -> float:
+        return self.spark_seconds / self.seconds if self.seconds else 0.0
 
 
 @dataclass
 class Totals:
-    """The micro-batches so far."""
+    """The micro-batches so far; times are of those behind the warm-up, or of all where there are no others."""
 
     batches: list[Batch] = field(default_factory=list)
+
+    @property
+    def counted(self) -> list[Batch]:
+        return [batch for batch in self.batches if not batch.warming_up] or self.batches
 
     @property
     def counts(self) -> StepCounts:
@@ -49,7 +54,20 @@ class Totals:
 
     @property
     def seconds(self) -> float:
-        return sum(batch.seconds for batch in self.batches)
+        return sum(batch.seconds for batch in self.counted)
+
+    @property
+    def spark_seconds(self) -> float:
+        return sum(batch.spark_seconds for batch in self.counted)
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long Spark's own join took."""
+        return self.spark_seconds / self.seconds if self.seconds else 0.0
+
+    @property
+    def sales(self) -> int:
+        return sum(batch.sales for batch in self.counted)
 
     @property
     def memory_bytes(self) -> int:
@@ -70,29 +88,28 @@ class DemoView:
         """A stage of the demo; what is given to the callable stands behind its time when it is done."""
         told = [doing]
         before = time.monotonic()
-        if self._console.is_terminal:
-            with self._console.status(f"{doing} ..."):
-                yield told.append
-        else:
+        with self.waiting(doing):
             yield told.append
         self.say(f"[green]done[/green] {time.monotonic() - before:5.1f} s  {told[-1]}")
 
     @contextmanager
-    def stream(self, sales: int) -> Iterator[FlowView]:
-        """The streaming stage."""
+    def waiting(self, doing: str) -> Iterator[None]:
+        """A spinner, in a terminal."""
+        if self._console.is_terminal:
+            with self._console.status(f"{doing} ..."):
+                yield
+        else:
+            yield
+
+    def header(self) -> None:
         self.say(f"[bold]{_HEADER}[/bold]")
-        bar = Progress(
-            SpinnerColumn(),
-            TextColumn("sales through"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[backlog]:,} not yet taken up"),
-            console=self._console,
-            transient=True,
-            disable=not self._console.is_terminal,
+
+    def batch(self, batch: Batch) -> None:
+        ratio = "warming up" if batch.warming_up else f"{batch.ratio:.1f} x"
+        self.say(
+            f"{batch.number:>7} {batch.sales:>9,} {format_seconds(batch.spark_seconds):>12} "
+            f"{format_seconds(batch.seconds):>12}   {ratio}"
         )
-        with bar:
-            yield FlowView(self, bar, bar.add_task("sales", total=sales, backlog=0))
 
     def table(self, title: str, rows: list[tuple[str, str]]) -> None:
         table = Table(title=title, title_justify="left", show_header=False, min_width=60)
@@ -101,22 +118,3 @@ class DemoView:
         for name, value in rows:
             table.add_row(name, value)
         self._console.print(table)
-
-
-@dataclass
-class FlowView:
-    """Micro-batches as they come."""
-
-    view: DemoView
-    bar: Progress
-    task: TaskID
-
-    def batch(self, batch: Batch) -> None:
-        counts = batch.counts
-        self.view.say(
-            f"{batch.number:>7} {counts.tuples_in:>9,} {batch.rows_per_second:>9,.0f} {counts.matched:>9,} "
-            f"{counts.unmatched:>9,} {batch.waiting:>7,} {counts.pages_read:>7,} {format_bytes(batch.memory_bytes):>10}"
-        )
-
-    def flow(self, through: int, landed: int) -> None:
-        self.bar.update(self.task, completed=through, backlog=landed - through)

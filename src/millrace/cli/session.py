@@ -117,7 +117,6 @@ def _settings(scratch: Path, driver_memory: str, brief: bool) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(scratch / "spark-warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
-        "spark.sql.autoBroadcastJoinThreshold": "32m",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
     }
 

@@ -31,6 +31,7 @@ from millrace.core.wording import counted
 from millrace.relations.keyindex import KeyIndexInfo
 from millrace.relations.layout import CODE_COLUMN
 from millrace.relations.locks import is_locked
+from millrace.relations.paths import local_path
 from millrace.relations.shard import ShardInfo, directory_path
 
 FORMAT = 2
@@ -134,7 +135,7 @@ def table_folder(path: str | Path) -> Path:
         raise ParameterError(f"path must be the folder of a table, such as 'warehouse/products'; got {path!r}")
     if not str(path).strip():
         raise ParameterError("path must be the folder of a table, such as 'warehouse/products'; got an empty text")
-    return Path(path).expanduser().absolute()
+    return local_path(path).expanduser().absolute()
 
 
 def table_exists(folder: Path) -> bool:

@@ -10,18 +10,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StringType, StructField, StructType, UserDefinedType
 
 from millrace.core.errors import ParameterError, SchemaError
+from millrace.spark.arguments import check_frame
 from millrace.spark.schema import case_sensitive, check_key_types, column_field
 
 _CHAR = "__CHAR_VARCHAR_TYPE_STRING"  # where Spark keeps that a string column was declared as CHAR
 
 
-def check_frame(data: Any, what: str) -> None:
+def check_batch(data: Any, what: str) -> None:
     """Tables are built from batch DataFrames."""
-    if not isinstance(data, DataFrame):
-        raise ParameterError(
-            f"{what} must be a Spark DataFrame; got {type(data).__module__.split('.')[0]}.{type(data).__name__}: read files "
-            "with spark.read.parquet(...), or turn pandas or Arrow data into one with spark.createDataFrame(...)"
-        )
+    check_frame(data, what)
     if data.isStreaming:
         raise ParameterError(f"{what} must be a batch DataFrame; this one is streaming: use spark.read, not spark.readStream")
 

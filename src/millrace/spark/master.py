@@ -190,7 +190,7 @@ def _default_shards(data: DataFrame) -> int:
 def _counts_by_key(counts: DataFrame, key: list[StructField]) -> DataFrame:
     """The table of counts, checked: the key columns under their names in the table, and the count as a number that adds up
     to the same in any order, so that a task that is tried again finds the same order of rows."""
-    check_frame(counts, "counts")
+    check_batch(counts, "counts")
     fields = [column_field(counts, field.name, "table of counts") for field in key]
     check_key_types(fields)
     column = count_column(arrow_schema(counts.schema), [field.name for field in fields])
