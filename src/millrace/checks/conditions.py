@@ -88,6 +88,10 @@ class _Beside:
         return self.join.pending
 
     @property
+    def longest_wait(self) -> int:
+        return self.join.longest_wait
+
+    @property
     def bytes_used(self) -> int:
         return self.join.bytes_used - SQL_BYTES
 

@@ -81,6 +81,10 @@ class Watched:
         raise AttributeError("pending is the join's own")
 
     @property
+    def longest_wait(self) -> int:
+        return self.join.longest_wait
+
+    @property
     def bytes_used(self) -> int:
         return self.join.bytes_used
 

@@ -192,6 +192,11 @@ class SemiStreamJoin(Protocol):
     def pending(self) -> int:
         """Stream tuples inside that have not left yet."""
 
+    @property
+    def longest_wait(self) -> int:
+        """Reads for which a tuple stays inside at most, whatever else comes: of steps, those that read a page. Steps between
+        them put out the rest of what was found. It may grow with the relation, and with the pages of one key."""
+
     def offer(self, batch: pa.RecordBatch) -> int:
         """Take rows from the front of `batch`; returns how many. Fewer than all means: step, then offer the rest."""
 

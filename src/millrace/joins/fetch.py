@@ -5,6 +5,10 @@
 
 A tuple whose rows all lie on pinned pages is answered when it is loaded; one whose rows begin there and go on behind them
 meets the pinned ones then, and waits for the others only. HYBRIDJOIN pins no page.
+
+The queue of partitions is a round. The rows of one key may begin on a partition and go on behind it: such a partition takes two
+turns, one for that key and one for all others. Both are taken when the partition comes first in the queue. Whoever came after
+the first of the two waits for the next round, so that no partition keeps the others waiting, however fast tuples come for it.
 """
 
 from __future__ import annotations
@@ -19,9 +23,10 @@ import pyarrow as pa
 from millrace.core.budget import Budget
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
 from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.pairs import Pairs
-from millrace.joins.reading import Arrivals, Reader
+from millrace.joins.reading import COLD_STEPS, Arrivals, Reader, disk_index
 from millrace.joins.sizing import Sizing, bits_between_codes, code_bytes_per_page, open_index, reserve
 from millrace.structures.hashtable import START, Cursor, HashTable, codes_in, slot_records
 from millrace.structures.lists import Lists
@@ -74,6 +79,7 @@ class FetchJoin(Windowed):
         self._first = budget.array("first pages", sizing.capacity, np.int32)
         self._last = self._first if relation.unique else budget.array("last pages", sizing.capacity, np.int32)
         self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
+        self._door = Door(self._emitter)
         self._reader = Reader(relation, open_index(relation, budget, sizing.hot_keys))
         self._arrivals = Arrivals(self._reader, self._window)
         self._pinned: PageRun | None = None  # read when the first tuple comes
@@ -81,10 +87,22 @@ class FetchJoin(Windowed):
         self._wanted: _Wanted | None = None
         self._reading: _Reading | None = None
         self._next_page = 0  # where the wanted key goes on
+        self._key_pages = 1  # of one key, the most so far, pinned pages left out
+        self._had_a_turn = False  # the first partition of the queue
         self._probes = self._pinned_matches = 0  # since the last step
+
+    @property
+    def longest_wait(self) -> int:
+        """Reads for which a tuple stays inside at most, whatever else comes: one round of the queue, and one more turn of the
+        partition that is being read. Where the index lies on disk, the steps that a tuple may wait for a look-up too."""
+        turns = 1 if self._relation.unique else 1 + -(-self._key_pages // self.buffer_pages)  # of a partition, as reads
+        look_up = COLD_STEPS + turns if disk_index(self._relation) is not None else 0
+        return look_up + (self.partitions + 1) * turns + (1 if self.pinned_pages else 0)
 
     def offer(self, batch: pa.RecordBatch) -> int:
         """Take as many tuples as there are free slots."""
+        if self._door.shut and self.pending:
+            return 0
         taken, slots = self._window.admit(batch, self._window.free_slots)
         self._arrivals.add(slots)
         self.pending += taken
@@ -96,7 +114,7 @@ class FetchJoin(Windowed):
         return step
 
     def _loop(self) -> Step:
-        self._emitter.begin()
+        self._door.begin()
         if self._wanted is None and self._pairs is None:
             self._load()
         if self._pairs is not None:
@@ -141,6 +159,7 @@ class FetchJoin(Windowed):
         self._first[slots] = first
         if not self._relation.unique:
             self._last[slots] = last
+            self._key_pages = max(self._key_pages, 1 + int((last - first).max(initial=0)))
         is_first = self._table.add(slots)  # of the tuples that wait for its key: the others leave with it
         self._queue.append(self._lists.add(self._partition(first[is_first]), slots[is_first]))
 
@@ -204,6 +223,15 @@ class FetchJoin(Windowed):
         self._next_page = reading.last + 1
         if reading.last >= wanted.last:
             self._wanted = None
+            self._go_round(self._partition(wanted.first))
+
+    def _go_round(self, partition: int) -> None:
+        """A partition had a turn. If somebody waits for it still, it has another, and then goes to the end of the queue."""
+        waited_for = self._queue.oldest == partition
+        if waited_for and self._had_a_turn:
+            self._queue.remove(np.array([partition]))
+            self._queue.append(np.array([partition]))
+        self._had_a_turn = waited_for and not self._had_a_turn
 
     def _found_before(self) -> Int64Array | None:
         """What several portions of one probe found, where keys are unique: all that met a row and are still there. None if

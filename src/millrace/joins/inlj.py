@@ -39,6 +39,7 @@ from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
 from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.pairs import Pairs
 from millrace.joins.reading import Reader, check_index
@@ -89,17 +90,27 @@ class IndexNestedLoopJoin(Windowed):
         self._budget = budget
         self._window = Window(relation, spec, budget, sizing.capacity)
         self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
+        self._door = Door(self._emitter)
         self._reader = Reader(relation, open_index(relation, budget, sizing.hot_keys))
         self._inbox: list[Int64Array] = []
         self._slots = self._first = self._last = np.zeros(0, np.int64)  # tuples being joined, and their pages
         self._at = 0  # of `_slots`
         self._page = 0  # next page of that tuple
+        self._key_pages = 1  # of one key, the most so far
         self._run: PageRun | None = None
         self._pairs: Pairs | None = None  # what was found in the run and is still to be put out
         self._probes = 0  # since the last step
 
+    @property
+    def longest_wait(self) -> int:
+        """Reads for which a tuple stays inside at most, whatever else comes: those for the tuples before it, and for the ones
+        that are looked up with it."""
+        return 2 * self.capacity * self._key_pages
+
     def offer(self, batch: pa.RecordBatch) -> int:
         """Take what one step will join."""
+        if self._door.shut and self.pending:
+            return 0
         taken, slots = self._window.admit(batch, self._window.free_slots)  # step 1
         self._inbox.append(slots)
         self.pending += taken
@@ -111,7 +122,7 @@ class IndexNestedLoopJoin(Windowed):
         return step
 
     def _loop(self) -> Step:
-        self._emitter.begin()
+        self._door.begin()
         if self._at == len(self._slots) and self._pairs is None:
             self._look_up()
         while (self._at < len(self._slots) or self._pairs is not None) and self._emitter.room:
@@ -130,6 +141,7 @@ class IndexNestedLoopJoin(Windowed):
         present = last >= first
         self._emitter.leave(slots[~present])
         self._slots, self._first, self._last = slots[present], first[present], last[present]
+        self._key_pages = max(self._key_pages, 1 + int((self._last - self._first).max(initial=0)))
         self._at = 0
         self._page = int(self._first[0]) if len(self._first) else 0
 

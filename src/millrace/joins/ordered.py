@@ -49,6 +49,11 @@ class Ordered:
         return self._join.pending
 
     @property
+    def longest_wait(self) -> int:
+        """Reads after which the rows of a tuple are out at the latest: those that it waits for came earlier, and leave by then."""
+        return self._join.longest_wait
+
+    @property
     def bytes_used(self) -> int:
         return self._join.bytes_used + self._held_bytes + self._gone.nbytes
 

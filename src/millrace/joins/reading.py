@@ -126,11 +126,16 @@ class Reader:
         self._head = head
 
 
+COLD_STEPS = 256  # of the pages read in that many steps, one more read in a hundred or so is for the index
+
+
 class Arrivals:
     """Tuples that have come, by their slots, and whose pages are not known yet.
 
     An index on disk is asked for many keys at a time, as a block that is read serves all keys that are in it: tuples whose
-    keys are not in memory stay here until they are a quarter of what the window holds, or nobody else waits.
+    keys are not in memory stay here until they are a quarter of what the window holds, or nobody else waits, or the oldest of
+    them came `COLD_STEPS` steps ago. Then all of them are looked up at once, so that a stream of keys in memory holds nobody
+    up for good, and the index is asked once in so many steps.
     """
 
     def __init__(self, reader: Reader, window: Window) -> None:
@@ -150,9 +155,14 @@ class Arrivals:
         """Slots that may wait for their pages now, and those pages. After an error all are still here."""
         slots = np.concatenate((self._cold, *self._new))
         later = self._cold[:0]
-        known = None if idle else self._reader.known(self._window.code[slots])
+        known = None if idle or self._overdue else self._reader.known(self._window.code[slots])
         if known is not None and 4 * np.count_nonzero(~known) < self._window.capacity:
             slots, later = slots[known], slots[~known]
         runs = self._reader.locate(self._window.code[slots])
         self._new, self._cold = [], later
         return slots, runs
+
+    @property
+    def _overdue(self) -> bool:
+        """Whether the oldest of those whose keys are not in memory, which is the first, has been here long enough."""
+        return len(self._cold) > 0 and self._window.steps - int(self._window.entered[self._cold[0]]) >= COLD_STEPS

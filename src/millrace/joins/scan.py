@@ -10,7 +10,7 @@ joined with a tuple twice, however long reads are and however often that changes
 Where the relation says between which keys its pages lie (`zones`), pages that no waiting tuple can match are passed over.
 
 R may grow at its end while the join runs: a lap is then longer. A tuple meets all rows that were there when it entered, and
-those appended before the scan passes the end.
+those appended before the scan passes the end. No pass ends while R grows by more pages than are read.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pyarrow as pa
 from millrace.core.budget import Budget
 from millrace.core.protocols import JoinSpec, PageRun, Relation, Zones
 from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.joins.door import Door
 from millrace.joins.emit import Emitter
 from millrace.joins.matching.matcher import make_matcher, matcher_bytes
 from millrace.joins.reading import Reader
@@ -50,6 +51,7 @@ class ScanJoin(Windowed):
         self._chunks = _Chunks(chunks, budget)
         self._zones = _WaitingZones(relation, spec, budget)
         self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
+        self._door = Door(self._emitter)
         self._reader = Reader(relation)
         self._inbox: list[Int64Array] = []
         self._taken = 0  # tuples of S since the last read
@@ -63,11 +65,19 @@ class ScanJoin(Windowed):
         """Rows of the relation seen so far whose range ends before it begins, and so holds nothing."""
         return self._matcher.reversed_ranges
 
+    @property
+    def longest_wait(self) -> int:
+        """Reads for which a tuple stays inside at most, whatever else comes: one pass over R, as long as R is by now, of which
+        a read has at least one page."""
+        return max(1, self._relation.pages)
+
     def offer(self, batch: pa.RecordBatch) -> int:
         """Take tuples for the next read."""
-        if self._chunks.full:
+        if self._chunks.full or (self._door.shut and self.pending):
             return 0
-        taken, slots = self._window.admit(batch, self.tuples_per_step - self._taken)
+        if not self.pending:
+            self._taken = 0  # they had no key to wait with, and have left while pages before theirs were put out
+        taken, slots = self._window.admit(batch, max(0, self.tuples_per_step - self._taken))
         self._taken += taken
         self.pending += taken
         self._inbox.append(slots)
@@ -79,7 +89,7 @@ class ScanJoin(Windowed):
         return step
 
     def _loop(self) -> Step:
-        self._emitter.begin()
+        self._door.begin()
         if self._run is None:
             self._mesh()
         if self._run is not None:

@@ -9,6 +9,9 @@ puts out is offered to the next; all share one budget.
 A join steps only when the one behind it has taken all that it put out before, so that between two joins no more waits than the
 output of one step. A tuple has left when nothing that came from it is inside any more. Then it counts as matched if a row of it
 was put out; which table had no row for it is in `ledgers`, one for each table.
+
+A join that waits for the one behind it waits until that one has taken the rows of one step. That takes as long as tuples wait
+inside it, as often as the rows of a step fill its window. So no tuple waits for ever, but waits multiply.
 """
 
 from __future__ import annotations
@@ -56,6 +59,18 @@ class Several:
     @property
     def pending(self) -> int:
         return len(self._inside)
+
+    @property
+    def longest_wait(self) -> int:
+        """Steps that a tuple stays inside at most, and so reads, with outputs as long as they were so far."""
+        total = inside = 0  # steps of the joins from here on; of those, a tuple in the first of them
+        window = 1
+        for stage in reversed(self._stages):
+            held_up = -(-stage.most_rows // window) * inside
+            inside = (stage.join.longest_wait + 1) * stage.most_steps * (1 + held_up)
+            total += inside + held_up
+            window = stage.window
+        return total
 
     @property
     def bytes_used(self) -> int:
@@ -112,6 +127,14 @@ class _Stage:
         self._numbers = _NONE  # of the tuples inside, ascending
         self._origins = _NONE
         self._next = 0
+        self._steps = 1  # from the last read on
+        self.most_steps = 1  # from one read to the next
+        self.most_rows = 0  # put out by one step
+
+    @property
+    def window(self) -> int:
+        """Tuples that the join can hold; one at least, if it does not say."""
+        return max(1, getattr(self.join, "capacity", 1))
 
     @property
     def waiting_rows(self) -> int:
@@ -145,6 +168,9 @@ class _Stage:
     def step(self) -> Step:
         step = self.join.step()
         self._ledger.post(step.counts, self.join.pending)
+        self._steps = 1 if step.counts.pages_read or not self.join.pending else self._steps + 1
+        self.most_steps = max(self.most_steps, self._steps)
+        self.most_rows = max(self.most_rows, len(step.sequence))
         return step
 
     def origins(self, numbers: Int64Array) -> Int64Array:

@@ -14,7 +14,7 @@ The loop:
                           ^^^^^^^^^^^^^ head, moving right
 
 What it needs: an index, in memory or on disk. With every page wanted it is MESHJOIN's
-scan, with few it is an index join; a tuple waits one sweep at most. When the pages can be used in place (`mmap`) there is
+scan, with few it is an index join; a tuple waits one sweep at most for each page of its key. When the pages can be used in place (`mmap`) there is
 nothing to buffer, and a step serves as many tuples as the output holds.
 """
 
@@ -27,9 +27,10 @@ from millrace.core.budget import Budget
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
 from millrace.core.step import Step, StepCounts
 from millrace.core.unitcosts import UnitCosts
+from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.pairs import Pairs
-from millrace.joins.reading import Arrivals, Reader, check_index
+from millrace.joins.reading import COLD_STEPS, Arrivals, Reader, check_index, disk_index
 from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, open_index, plan_window, reserve
 from millrace.structures.buckets import Cursor, PageBuckets, Reads
 from millrace.structures.window import Window, Windowed
@@ -73,13 +74,16 @@ class SweepJoin(Windowed):
         self._window = Window(relation, spec, budget, sizing.capacity)
         self._buckets = PageBuckets(relation.pages, sizing.capacity, budget)
         self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
+        self._door = Door(self._emitter)
         self._reader = Reader(relation, open_index(relation, budget, sizing.hot_keys))
         self._arrivals = Arrivals(self._reader, self._window)
         self._position = 0
         self._run: PageRun | None = None
         self._reads = Reads(np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._cursor = Cursor(0, 0)
+        self._served = 0  # comparisons with what the run holds
         self._exhausted = False  # nobody waits any more for what the run holds
+        self._key_pages = 1  # of one key, the most so far
         self._pairs: Pairs | None = None
         self._probes = 0  # since the last step
 
@@ -87,7 +91,18 @@ class SweepJoin(Windowed):
     def pending(self) -> int:
         return self._window.pending
 
+    @property
+    def longest_wait(self) -> int:
+        """Reads for which a tuple stays inside at most, whatever else comes: those of one sweep for each page of its key.
+        Where the index lies on disk, the steps that a tuple may wait for a look-up too."""
+        look_up = COLD_STEPS + 1 if disk_index(self._relation) is not None else 0
+        if self._relation.resident:
+            return look_up + 1
+        return look_up + self._key_pages * (2 + -(-self._relation.pages // self._buffer_pages))
+
     def offer(self, batch: pa.RecordBatch) -> int:
+        if self._door.shut and self.pending:
+            return 0
         count, slots = self._window.admit(batch, batch.num_rows)
         self._arrivals.add(slots)
         return count
@@ -96,9 +111,9 @@ class SweepJoin(Windowed):
         return self._emitter.go_on() if self._emitter.behind else self._loop()
 
     def _loop(self) -> Step:
-        if len(self._arrivals):
+        if len(self._arrivals) and self._takes_more:
             self._place()
-        self._emitter.begin()
+        self._door.begin()
         if self._pairs is None and self._buckets.waiting:
             self._advance()
         if self._pairs is not None:
@@ -113,10 +128,18 @@ class SweepJoin(Windowed):
         self._probes = 0
         return step
 
+    @property
+    def _takes_more(self) -> bool:
+        """Whether tuples that have come may wait for pages now. Not for those at hand once these have served as many as fit
+        into the window: else tuples that come faster than they leave would keep the head where it is. Where pages are used in
+        place, another look at them costs nothing, and only those that were wanted then have been checked."""
+        return self._run is None or (not self._relation.resident and self._served < self._window.capacity)
+
     def _place(self) -> None:
         # step 1
         window = self._window
         slots, runs = self._arrivals.take(idle=self._buckets.waiting == 0 and self._pairs is None)
+        self._key_pages = max(self._key_pages, 1 + int((runs.last - runs.first).max(initial=0)))
         known = runs.last >= runs.first
         if known.all():
             self._buckets.add(slots, runs.first, runs.last)
@@ -133,11 +156,13 @@ class SweepJoin(Windowed):
         self._cursor = collected.cursor
         first, count = self._run.match(self._window.code[collected.slots], collected.pages)
         self._pairs = Pairs(collected.slots, first, count, collected.done, unique=self._relation.unique)
-        self._exhausted = self._cursor.read == len(self._reads.firsts)
+        self._exhausted = self._cursor.read == len(self._reads.firsts) or not self._buckets.waiting
+        self._served += len(collected.slots)
         self._probes += len(collected.slots)
 
     def _read_on(self) -> None:
         # steps 2 and 3
+        self._served = 0
         if self._relation.resident:
             wanted = self._buckets.wanted(crossing=not self._relation.unique)
             self._run = self._reader.use(wanted)
