@@ -49,6 +49,10 @@ class PlainJoin:
         return self.window.pending
 
     @property
+    def longest_wait(self) -> int:
+        return self.window.capacity
+
+    @property
     def bytes_used(self) -> int:
         return self.budget.used_bytes
 
@@ -295,6 +299,13 @@ class LetsAllMissesLeaveAtOnce(PlainJoin):
         return taken
 
 
+class ServesTheNewest(PlainJoin):
+    def step(self) -> Step:
+        if self.queue:
+            self.queue.insert(0, self.queue.pop())
+        return super().step()
+
+
 class AcceptsAnyKey(PlainJoin):
     def __init__(self, relation: Relation, spec: JoinSpec, budget: Budget) -> None:
         try:
@@ -335,5 +346,6 @@ CAUGHT_BY: dict[str, type[PlainJoin]] = {
     "small_budget": IgnoresTheBudget,
     "bounded_output": FloodsItsOutput,
     "bounded_misses": LetsAllMissesLeaveAtOnce,
+    "bounded_waits": ServesTheNewest,
     "wrong_keys": AcceptsAnyKey,
 }

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from millrace.checks.laws import LAWS, Law
 from millrace.checks.relations import (
     CollidingCodec,
+    DiskIndexed,
     Expiring,
     FailingRelation,
     IndexFree,
@@ -33,6 +34,7 @@ __all__ = [
     "LAWS",
     "BrokenLaw",
     "CollidingCodec",
+    "DiskIndexed",
     "Expiring",
     "FailingRelation",
     "InPlace",

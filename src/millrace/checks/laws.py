@@ -7,14 +7,14 @@ all, each with the sentence that it stands for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.checks.held import held_bytes
-from millrace.checks.relations import Expiring, FailingRelation, IndexFree, InPlace, ReadFailed, colliding
+from millrace.checks.relations import DiskIndexed, Expiring, FailingRelation, IndexFree, InPlace, ReadFailed, colliding
 from millrace.checks.run import (
     ROOMY,
     BrokenLaw,
@@ -28,12 +28,15 @@ from millrace.checks.run import (
     watched,
 )  # fmt: skip
 from millrace.checks.samples import KEY_TYPES, PAUSE, KeyType, Sample, composite, cut, sample, spec_of, written
+from millrace.checks.waiting import check_waits
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, MillraceError, SchemaError
-from millrace.core.protocols import How, JoinSpec, Relation
+from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
 from millrace.core.step import StepCounts
 from millrace.joins.emit import OUTPUT_ROWS
+from millrace.joins.ordered import Ordered
 from millrace.joins.reference import comparable_keys, reference_pairs, same_rows
+from millrace.joins.several import Several
 from millrace.relations.memory import MemoryRelation
 
 
@@ -364,6 +367,21 @@ def bounded_misses(make: Make, how: How) -> None:
         require(taken <= OUTPUT_ROWS or not waiting, f"{waiting} of {taken} tuples still wait after 100 steps")
 
 
+def bounded_waits(make: Make, how: How) -> None:
+    pages = MemoryRelation(_with_long_key(make, 20), "id", 4)
+    placed = InPlace(_with_long_key(make, 20), "id", 4)
+    beside = [_LONG - 6, _LONG]  # the second begins a page behind the first, and ends many pages behind it
+    for spare_bytes in (0, 2_000, 6_000):
+        _no_wait_too_long(make, how, pages, beside, spare_bytes)
+    _no_wait_too_long(make, how, pages, beside, 2_000, wrapped=True)
+    for relation, hot in ((pages, [_LONG - 6]), (pages, [None]), (placed, [_LONG - 6])):
+        _no_wait_too_long(make, how, relation, hot, 60_000)  # more than a step puts out
+    counts = [1_000 if key == _LONG else 240 - key for key in _keys_with_long(90)]
+    by_count = DiskIndexed(_with_long_key(make, 90), "id", 4, counts, hot_keys=60)
+    for hot in ([_LONG, 12], [*range(0, 80, 8)]):  # known to the index, and more pages than are read at once
+        _no_wait_too_long(make, how, by_count, hot, 6_000)
+
+
 def wrong_keys(make: Make, how: How) -> None:
     data = _sample(make, how)
     other = pa.array(range(data.stream.num_rows)) if pa.types.is_string(_kind(make).stream) else data.stream.column("note")
@@ -407,8 +425,39 @@ LAWS: tuple[Law, ...] = (
     Law("small_budget", small_budget, "A budget too small is refused with the bytes that would do, and they do."),
     Law("bounded_output", bounded_output, "A step puts out at most OUTPUT_ROWS rows, however many match."),
     Law("bounded_misses", bounded_misses, "A step puts out at most OUTPUT_ROWS rows, however many match nothing."),
+    Law("bounded_waits", bounded_waits, "A tuple leaves after a bounded number of reads, whatever else keeps coming."),
     Law("wrong_keys", wrong_keys, "Keys that can't be compared are refused when the join is built."),
 )  # fmt: skip
+
+
+_LONG = 156  # a key whose rows lie on many pages
+
+
+def _keys_with_long(long_rows: int) -> list[int]:
+    return [key for key in range(0, 240, 2) for _ in range(long_rows if key == _LONG else 1)]
+
+
+def _with_long_key(make: Make, long_rows: int) -> pa.Table:
+    keys = _keys_with_long(long_rows)
+    return pa.table({"id": written(_kind(make).relation, keys, _kind(make).value), "price": np.arange(float(len(keys)))})
+
+
+def _no_wait_too_long(
+    make: Make, how: How, relation: MemoryRelation, hot: Sequence[int | None], spare_bytes: int, *, wrapped: bool = False
+) -> None:
+    """With these keys coming all the time, others get on: on the last page, absent, on many pages, and null."""
+    kind = _kind(make)
+    stream = pa.record_batch({"product": written(kind.stream, hot, kind.value)})
+    cold = pa.record_batch({"product": written(kind.stream, [200, 238, 101, 999, _LONG, None], kind.value)})
+    spec = JoinSpec(stream.schema, (("product", "id"),), how, ("product",), ("price",) if how in ("inner", "left") else ())
+    memory = tightest(make, relation, spec) + spare_bytes
+    joins: list[SemiStreamJoin] = [make(relation, spec, Budget(memory))]
+    if wrapped:
+        again = JoinSpec(spec.output_schema(relation), spec.on, "semi", ("product",))
+        both = [make(relation, one, Budget(memory)) for one in (spec, again)]
+        joins = [Ordered(joins[0], ROOMY), Several(both)]
+    for join in joins:
+        check_waits(join, stream, cold, relation.rows - 120 + 1)
 
 
 def _kind(make: Make) -> KeyType:

@@ -1,4 +1,5 @@
-"""Test doubles of relations: one that fails, one without an index, one whose pages expire, one whose key codes collide.
+"""Test doubles of relations: one that fails, one without an index, one with its index on disk, one whose pages expire, one
+whose key codes collide.
 
 Those that are made of another relation, of a `MemoryRelation` for instance, may be put around each other.
 """
@@ -10,11 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.core.budget import Budget
 from millrace.core.keys import Codes, KeyCodec
 from millrace.core.protocols import IndexedRelation, PageFrames, PageRun, PageRuns, Relation
-from millrace.core.step import Int64Array
+from millrace.core.step import Int64Array, StepCounts
 from millrace.relations.memory import MemoryRelation, MemoryRun
 
 
@@ -140,6 +143,48 @@ class ExpiringRun:
     def _fresh(self) -> PageRun:
         self._check()
         return self._run
+
+
+class DiskIndexed(MemoryRelation):
+    """A relation in the order of `counts` whose index is taken to lie on disk: no more than `hot_keys` keys of it, those of
+    the first pages, can be held in memory, and any other costs a read."""
+
+    def __init__(
+        self, rows: pa.Table, key: str | Sequence[str], rows_per_page: int, counts: Sequence[float], *, hot_keys: int
+    ) -> None:
+        super().__init__(rows, key, rows_per_page, counts=counts)
+        self.disk_index = _CountedIndex(self, hot_keys)
+
+
+class _CountedIndex:
+    least_bytes = 64
+    hot_key_bytes = 8
+
+    def __init__(self, relation: MemoryRelation, hot_keys: int) -> None:
+        self.hot_keys = hot_keys
+        self._relation = relation
+
+    def lookup(self, budget: Budget, hot_keys: int) -> _CountedLookup:
+        budget.reserve("index", self.least_bytes + hot_keys * self.hot_key_bytes)
+        return _CountedLookup(self._relation, hot_keys)
+
+
+class _CountedLookup:
+    def __init__(self, relation: MemoryRelation, hot_keys: int) -> None:
+        self._relation = relation
+        self._hot = np.array(list(dict.fromkeys(relation.codes.tolist()))[:hot_keys], np.int64)
+        self._reads = 0
+
+    def known(self, codes: Int64Array) -> npt.NDArray[np.bool_]:
+        return np.isin(codes, self._hot)
+
+    def locate(self, codes: Int64Array) -> PageRuns:
+        self._reads += len(np.unique(codes[~self.known(codes)]))
+        return self._relation.locate(codes)
+
+    def counts(self) -> StepCounts:
+        reads, self._reads = self._reads, 0
+        return StepCounts(index_reads=reads, seeks=reads)
 
 
 class InPlace(MemoryRelation):
