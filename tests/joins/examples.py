@@ -57,6 +57,28 @@ def joined(join: SemiStreamJoin, batches: Iterable[pa.RecordBatch], steps_per_ba
     return list(drive(join, batches, ledger=Ledger(), steps_per_batch=steps_per_batch))
 
 
+def crowded_out(join: SemiStreamJoin, hot: Sequence[int | None], cold: int, steps: int) -> bool:
+    """Whether a tuple with key `cold` is still inside after so many steps, while the keys `hot` come as fast as they can."""
+    crowd = stream_of([*hot] * (1 + 1024 // len(hot)))
+    at = came = 0
+
+    def fill() -> None:
+        nonlocal at, came
+        while taken := join.offer(crowd.slice(at)):
+            at, came = (at + taken) % len(hot), came + taken
+
+    fill()
+    while not join.offer(stream_of([cold])):
+        join.step()
+    number = came
+    came += 1
+    for _ in range(steps):
+        fill()
+        if number in join.step().left:
+            return False
+    return True
+
+
 def drained(join: SemiStreamJoin) -> list[Step]:
     """Step until nothing waits."""
     steps = []

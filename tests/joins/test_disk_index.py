@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.joins.examples import cut, drained, expected, joined, rows_of, spec_of, stream_of
+from tests.joins.examples import crowded_out, cut, drained, expected, joined, rows_of, spec_of, stream_of
 
 from millrace.catalog import ALGORITHMS, make_join
 from millrace.core.budget import Budget
@@ -108,3 +108,21 @@ def test_reads_of_the_index_take_their_time_on_a_virtual_device(folder: Path, na
     assert counts.index_reads > 0
     assert disk.bytes_read == counts.bytes_read == counts.pages_read * stored.page_bytes + counts.index_reads * BLOCK_BYTES
     assert disk.clock.now > 8e-3
+
+
+@pytest.mark.parametrize("name", ["hybridjoin", "sweepjoin"])
+def test_a_key_that_is_not_in_memory_is_looked_up_however_many_come_that_are(folder: Path, name: str) -> None:
+    wanted_most = sorted(KEYS, key=lambda key: (7 * key) % 12_000)
+    hot = wanted_most[:400:9]  # on more pages than are read at once
+    for cold in (wanted_most[-1], 12_345):
+        assert not crowded_out(_join(name, folder, "300k", buffer_pages=1), hot, cold, 400)
+
+
+def test_the_index_is_asked_once_in_many_steps_for_rare_keys_that_are_not_in_memory(folder: Path) -> None:
+    wanted_most = sorted(KEYS, key=lambda key: (7 * key) % 12_000)
+    join = _join("hybridjoin", folder, "300k", buffer_pages=1)
+    stream, offered, asked = stream_of((wanted_most[:400:9] * 40 + wanted_most[-1:]) * 10), 0, 0
+    for step in range(1_000):
+        offered = (offered + join.offer(stream.slice(offered))) % stream.num_rows
+        asked += join.step().counts.index_reads > 0 and step > 0
+    assert 1 <= asked <= 1 + 1_000 // 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.joins.examples import HOWS, cut, drained, expected, joined, relation_of, rows_of, spec_of, stream_of
+from tests.joins.examples import HOWS, crowded_out, cut, drained, expected, joined, relation_of, rows_of, spec_of, stream_of
 
 from millrace.core.budget import Budget
 from millrace.core.drive import total
@@ -258,3 +258,15 @@ def test_any_schedule_gives_the_same_rows(seed: int) -> None:
         at += batches[-1].num_rows
     join = HybridJoin(relation_of(keys, 3), spec_of(how), Budget("24k"), buffer_pages=int(random.integers(1, 6)))
     assert rows_of(joined(join, batches, steps_per_batch=int(random.integers(0, 3)))) == expected(tuples, keys, how)
+
+
+@pytest.mark.parametrize("hot", [[0, 1], [1, 0, 0]])
+def test_a_key_that_goes_on_behind_its_partition_and_its_neighbours_do_not_keep_the_head_of_the_queue(hot: list[int]) -> None:
+    keys = [0, 0, 1, 1, 1, 1, 2, 3, 4, 5, 6, 7]  # pages 0 0 | 1 1 || 1 1 | 2 3 || 4 5 | 6 7
+    assert not crowded_out(tight(2, 20, keys), hot, 7, 12)
+
+
+def test_a_tuple_leaves_after_a_round_of_the_queue() -> None:
+    join = tight(1, 30, EVEN)
+    assert join.longest_wait == 6 + 1
+    assert not crowded_out(join, EVEN[:10], 22, 7)

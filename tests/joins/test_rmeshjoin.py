@@ -192,3 +192,12 @@ def test_counts_are_those_of_meshjoin_when_nothing_changes() -> None:
     mesh = total(joined(MeshJoin(relation, spec_of(), Budget("64k"), buffer_pages=2, tuples_per_step=1), stream))
     ours = total(joined(RMeshJoin(relation, spec_of(), Budget("64k"), buffer_pages=2, tuples_per_step=1), stream))
     assert ours == mesh
+
+
+def test_a_join_told_to_take_fewer_tuples_than_it_has_just_taken_takes_no_more_until_it_has_read() -> None:
+    join = RMeshJoin(relation_of(RELATION), spec_of("left"), Budget("64k"), buffer_pages=1)
+    assert join.offer(stream_of([1, 2, 3])) == 3
+    join.resize(tuples_per_step=2)
+    assert join.offer(stream_of([4])) == 0
+    join.step()
+    assert join.offer(stream_of([4, 5, 6])) == 2

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millrace.checks import InPlace
 from millrace.core.budget import Budget
 from millrace.core.drive import drive, total
 from millrace.core.errors import BudgetError, DamagedTableError, ParameterError, StrategyError
@@ -170,3 +171,31 @@ def test_a_damaged_page_is_an_error_and_never_a_missing_row(tmp_path, mode) -> N
 def _drained(join: SweepJoin) -> None:
     while join.pending:
         assert join.step().counts.absent_keys == 0
+
+
+@pytest.mark.parametrize("hot", [0, 40, 99])
+def test_the_head_moves_on_from_a_page_for_which_tuples_come_as_fast_as_they_leave(hot: int) -> None:
+    for table in (relation(), InPlace(pa.table({"id": range(100), "v": range(100)}), "id", 1)):
+        join = SweepJoin(table, spec(), Budget("100k"), buffer_pages=1)
+        crowd, left = stream([hot] * 4096), []
+        came = join.offer(crowd)
+        assert came > 600, "more than a step compares"
+        left = join.step().left.tolist()
+        assert join.offer(stream([70])) == 1
+        cold, came = came, came + 1
+        for _ in range(40):
+            came += join.offer(crowd)
+            left += join.step().left.tolist()
+        assert cold in left
+
+
+def test_pages_used_in_place_are_checked_also_for_tuples_that_come_between_steps() -> None:
+    table = InPlace(pa.table({"id": range(100), "v": range(100)}), "id", 1)
+    join = SweepJoin(table, spec(), Budget("100k"))
+    left = 0
+    assert join.offer(stream([0] * 4096)) > 600
+    join.step()
+    assert join.offer(stream([70, 80]))
+    while join.pending:
+        left += join.step().counts.matched
+    assert {70, 80} <= table.touched

@@ -21,6 +21,9 @@ Memory:
                                          |
                           disk buffer [ one partition ] <-- index <-- R   p0 p1 p2 | p3 p4 p5 | p6 ...
 
+A tuple leaves after (partitions + 1) x turns reads at most, whatever else comes, where a partition takes one turn, or, where keys
+repeat, 1 + (pages of the longest key) / `buffer_pages`. With an index on disk, `COLD_STEPS` more: see `reading`.
+
 Needs an index on the join key: a sparse one in memory where R is sorted by key code, a dense one on disk where it is in the
 order of how often keys are wanted. Serves equality. The code is in `fetch`, which X-HYBRIDJOIN shares.
 
@@ -38,6 +41,8 @@ Differs from the paper:
     - Duplicate keys in R: rows of a key may go on in the next partition. The oldest tuple's key is then read from its
       first page on, in pieces of `buffer_pages` over consecutive steps if one read can't hold it. Any other tuple whose
       rows are not all in the pages at hand is left alone, neither joined nor removed, until another read has them all.
+    - A partition that somebody waits for still after two turns, one for a key that goes on behind it and one for all others,
+      goes to the end of the queue.
     - More matches than fit into the output of a step: the next steps go on with the same pages, without reading. Tuples
       offered meanwhile are loaded afterwards.
 """

@@ -14,6 +14,8 @@ Memory:
     stream --> [ tuples of this step ]        disk buffer, or buffer pool [ p7 p2 p9 ... ] <-- R
                         |______ index ______________________|
 
+A tuple leaves after 2 x (tuples of a step) x (pages of the longest key) reads at most, whatever else comes.
+
 Needs an index on the join key. Serves equality.
 
 Two baselines: the paper gives its index join a buffer pool of the memory that MESHJOIN has (`pool_bytes`); later papers on

@@ -17,6 +17,8 @@ Memory, for R of 8 pages and b = 2, so 4 chunks:
                                    ^ probed with every row
                          disk buffer [ p4 p5 ]  <-- scan of R:  p0 p1 | p2 p3 | p4 p5 | p6 p7 | p0 p1 ...
 
+A tuple leaves after one pass over R: N_R/b reads, N_R at most, whatever else comes.
+
 Needs nothing of R: no index, no order. Serves every condition: see `matching`.
 
 Differs from the paper:

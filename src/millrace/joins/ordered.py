@@ -50,7 +50,7 @@ class Ordered:
 
     @property
     def longest_wait(self) -> int:
-        """Reads after which the rows of a tuple are out at the latest: those that it waits for came earlier, and leave by then."""
+        """Reads after which the rows of a tuple are out at the latest: tuples before it came earlier, and have left by then."""
         return self._join.longest_wait
 
     @property

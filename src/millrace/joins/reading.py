@@ -126,7 +126,7 @@ class Reader:
         self._head = head
 
 
-COLD_STEPS = 256  # of the pages read in that many steps, one more read in a hundred or so is for the index
+COLD_STEPS = 256  # a look-up of the index in that many steps, each of which mostly reads pages, hardly adds to the reads
 
 
 class Arrivals:

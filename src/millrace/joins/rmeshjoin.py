@@ -18,6 +18,8 @@ Memory:
                                             ^ probed with every row
                                   disk buffer [ b pages ]  <-- scan of R
 
+A tuple leaves after one pass over R: N_R/b reads, and N_R at most, whatever else comes and however often b changes.
+
 Needs nothing of R: no index, no order. Serves every condition: see `matching`.
 
 Differs from what we know of the paper:

@@ -13,9 +13,9 @@ The loop:
                   0   1   2   3   4   5   6  ...       [ 2 | 3 | 5 ]   one read crosses page 4
                           ^^^^^^^^^^^^^ head, moving right
 
-What it needs: an index, in memory or on disk. With every page wanted it is MESHJOIN's
-scan, with few it is an index join; a tuple waits one sweep at most for each page of its key. When the pages can be used in place (`mmap`) there is
-nothing to buffer, and a step serves as many tuples as the output holds.
+What it needs: an index, in memory or on disk. With every page wanted it is MESHJOIN's scan, with few it is an index join. A
+tuple waits one sweep at most, and another for each further page that its key's rows lie on. When the pages can be used in place
+(`mmap`) there is nothing to buffer, and a step serves as many tuples as the output holds.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ Memory:
                                                      |
                                           disk buffer [ one partition ] <-- R   p3 p4 | p5 p6 | p7 ...
 
+A tuple leaves after as many reads as in HYBRIDJOIN at most, and one more for the pinned pages.
+
 Needs an index on the join key, and does well where the rows that are wanted most come first: a table built with
 `layout="frequency"`. Serves equality. The code is in `fetch`, which HYBRIDJOIN shares.
 
