@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StringType, StructField, StructType, UserDefinedType
+from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructField, StructType, UserDefinedType
 
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.spark.arguments import check_frame
@@ -96,11 +96,6 @@ def _check_type(name: str, kind: DataType) -> None:
         raise SchemaError(
             f"column {name!r} has the user-defined type {type(kind).__name__}, which a table can't keep; select its parts as "
             "columns, or leave it out"
-        )
-    if isinstance(kind, StringType) and getattr(kind, "collation", "UTF8_BINARY") not in (None, "UTF8_BINARY"):
-        raise SchemaError(
-            f"column {name!r} has collation {kind.collation}, which a table can't keep: cast it to string, and compare with "
-            "collate where it matters"
         )
     if isinstance(kind, StructType) and len(set(kind.names)) < len(kind.names):
         raise SchemaError(f"column {name!r} holds a struct with two fields of one name ({', '.join(kind.names)}); rename one")
