@@ -16,7 +16,7 @@ import pytest
 
 from millrace.core.budget import Budget
 from millrace.core.drive import drive, total
-from millrace.core.errors import DamagedTableError, SchemaError, StrategyError, TableError
+from millrace.core.errors import BudgetError, DamagedTableError, SchemaError, StrategyError, TableError
 from millrace.core.protocols import How, JoinSpec
 from millrace.joins.meshjoin import MeshJoin
 from millrace.joins.reference import reference_join, same_rows
@@ -256,3 +256,42 @@ def test_without_statistics_or_order_nothing_is_skipped(tmp_path: Path) -> None:
     pq.write_table(rows, tmp_path / "a.parquet", write_statistics=False)
     assert ParquetRelation(list_files(tmp_path), rows.schema, "id").zones is None
     assert ParquetRelation(list_files(tmp_path), rows.schema, "s").zones is None
+
+
+def test_pages_have_few_rows_where_rows_are_long_and_reads_end_early_where_they_grow(tmp_path: Path) -> None:
+    texts = ["a" * (10 if i < 3_000 else 2_000) for i in range(4_000)]  # long rows behind short ones, in one row group
+    table = pa.table({"id": np.arange(4_000), "s": texts})
+    pq.write_table(table, tmp_path / "x.parquet", use_dictionary=False)
+    lake = ParquetRelation(list_files(tmp_path), table.schema, "id")
+    assert 100 < lake.longest_page_rows < 4_000
+    runs, page = [], 0
+    while page < lake.pages:
+        run = lake.read(page, lake.pages - page)
+        runs.append(run.take(np.arange(run.rows), ["id", "s"]))
+        page += len(run.pages)
+    assert pa.Table.from_batches(runs).equals(table)
+    assert len(runs) > 1
+
+
+def test_what_readers_of_many_columns_hold_comes_from_the_budget(tmp_path: Path) -> None:
+    columns = {f"c{i}": np.random.default_rng(i).random(20_000) for i in range(40)}
+    table = pa.table({"id": np.arange(20_000), **columns})
+    pq.write_table(table, tmp_path / "x.parquet")
+    lake = ParquetRelation(list_files(tmp_path), table.schema, "id")
+    assert lake.reader_bytes > 40 * 2 * 8 * 20_000
+    spec = JoinSpec(pa.schema([("k", pa.int64())]), (("k", "id"),), "inner", ("k",), ("c0",))
+    with pytest.raises(BudgetError, match="too small"):
+        MeshJoin(lake, spec, Budget("8m"))
+    budget = Budget("64m")
+    MeshJoin(lake, spec, budget)
+    assert budget.holdings()["reading files"] == lake.reader_bytes
+
+
+def test_list_views_are_read_as_lists(tmp_path: Path) -> None:
+    lists = [[i, i + 1] if i % 3 else None for i in range(1_000)]
+    table = pa.table({"id": np.arange(1_000), "l": pa.array(lists, pa.list_view(pa.int32()))})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=333)
+    schema = pa.schema([("id", pa.int64()), ("l", pa.list_(pa.int32()))])
+    lake = ParquetRelation(list_files(tmp_path), schema, "id", rows_per_page=100)
+    rows = [lake.read(page, 1).take(np.arange(lake.read(page, 1).rows), ["l"]) for page in range(lake.pages)]
+    assert pa.Table.from_batches(rows)["l"].to_pylist() == lists

@@ -43,6 +43,7 @@ class ScanJoin(Windowed):
         self.tuples_per_step = tuples_per_step
         self.pending = 0
         reserve(relation, spec, budget, sizing, matcher_bytes(relation, spec, budget.memory_bytes).per_page)
+        budget.reserve("reading files", reader_bytes(relation))
         self._relation = relation
         self._spec = spec
         self._budget = budget
@@ -232,6 +233,12 @@ def _zones(relation: Relation, spec: JoinSpec) -> Zones | None:
     return getattr(relation, "zones", None) if spec.condition is None else None
 
 
+def reader_bytes(relation: Relation) -> int:
+    """What the relation takes to read pages, beside them."""
+    taken: int = getattr(relation, "reader_bytes", 0)
+    return taken
+
+
 def scan_prices(relation: Relation, spec: JoinSpec, budget: Budget) -> Prices:
     """What a slot, a page and a row of the output take."""
     spec.check_against(relation)
@@ -243,6 +250,7 @@ def scan_bytes(relation: Relation, spec: JoinSpec, budget: Budget, chunks: Int64
     """What a scan takes beside the window, the disk buffer and the output, for so many chunks."""
     return (
         chunks * _CHUNK_BYTES
+        + reader_bytes(relation)
         + _WaitingZones.bytes_of(relation, spec)
         + matcher_bytes(relation, spec, budget.memory_bytes).fixed
     )

@@ -31,6 +31,8 @@ from millrace.relations.partition_values import partition_value
 
 ROWS_PER_PAGE = 8192  # at most; fewer where rows are long
 PAGE_BYTES = 1 << 20
+_COLUMN_BYTES = 1 << 20  # of a page, or a dictionary, in a file: what most writers make of them
+_LEAST_BUFFER, _MOST_BUFFER, _BUFFERS = 1 << 16, 1 << 18, 1 << 21
 _SAMPLE_ROWS = 256
 _SAMPLES = 8  # row groups that are looked into
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -93,6 +95,7 @@ class ParquetRelation:
         self._files = tuple(files)
         self._rows_per_page = rows_per_page
         self._reading = reading
+        self._buffer_bytes = max(_LEAST_BUFFER, min(_MOST_BUFFER, _BUFFERS // max(1, len(schema))))  # for each column
         self._pinned = pinned
         self._opened: tuple[ParquetSource, pq.ParquetFile, FileColumns] | None = None  # the last file
         self._groups: list[tuple[int, int, int]] = []  # (file, row group, first page)
@@ -187,8 +190,7 @@ class ParquetRelation:
 
     def _batches(self, source: ParquetSource, group: int, rows: int) -> Iterator[pa.RecordBatch]:
         file = self._open(source)
-        parted = {name for name, _ in source.partition}
-        columns = self._columns.names([name for name in self.schema.names if name not in parted])
+        columns = self._names_in(source)
         stream: Iterator[pa.RecordBatch] = file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
         return stream
 
@@ -205,7 +207,7 @@ class ParquetRelation:
             if (stat.st_size, stat.st_mtime_ns) != (source.bytes, source.modified_ns):
                 raise self._changed(source)
             if self._opened is None or self._opened[0] != source:
-                file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20, coerce_int96_timestamp_unit="us")
+                file = pq.ParquetFile(path, pre_buffer=False, buffer_size=self._buffer_bytes, coerce_int96_timestamp_unit="us")
                 self._opened = (source, file, FileColumns(file, source.path, self._reading))
             return self._opened[1]
         except FileNotFoundError:
@@ -238,14 +240,17 @@ class ParquetRelation:
     def _divide(self) -> None:
         """Cut row groups into pages, and say how many bytes a page has at most, as far as footers and samples tell."""
         sizes: list[tuple[int, int]] = []  # rows and bytes of each row group
+        self.reader_bytes = 0  # what reading takes beside decoded pages
         for number, source in enumerate(self._files):
             metadata = self._open(source).metadata
-            wanted = self._leaves(metadata)
+            leaves = self._columns.leaves(self._names_in(source))
             for group in range(metadata.num_row_groups):
                 about = metadata.row_group(group)
                 if about.num_rows:
+                    chunks = [about.column(leaf) for leaf in leaves]
                     self._groups.append((number, group, 0))
-                    sizes.append((about.num_rows, sum(about.column(leaf).total_uncompressed_size for leaf in wanted)))
+                    sizes.append((about.num_rows, sum(chunk.total_uncompressed_size for chunk in chunks)))
+                    self.reader_bytes = max(self.reader_bytes, sum(map(self._chunk_bytes, chunks)))
         sampled = self._sampled(sizes)
         usual = float(np.median([*sampled.values()])) if sampled else 1.0
         self.rows = self.pages = 0
@@ -259,10 +264,15 @@ class ParquetRelation:
             self.rows += rows
             self.page_bytes = max(self.page_bytes, int(1.5 * each * most))
 
-    def _leaves(self, metadata: Any) -> list[int]:
-        """Columns of a file that are read, by their places."""
-        names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-        return [i for i, name in enumerate(names) if name in self.schema.names or name.split(".")[0] in self.schema.names]
+    def _names_in(self, source: ParquetSource) -> list[str]:
+        """Columns that are read of the file that was opened last: those that are not in its path."""
+        parted = {name for name, _ in source.partition}
+        return self._columns.names([name for name in self.schema.names if name not in parted])
+
+    def _chunk_bytes(self, chunk: Any) -> int:
+        """What reading a column of a row group holds: bytes of the file, a page of it, and its dictionary."""
+        held = min(chunk.total_compressed_size, self._buffer_bytes)
+        return int(held + 2 * min(chunk.total_uncompressed_size, _COLUMN_BYTES))
 
     def _sampled(self, sizes: Sequence[tuple[int, int]]) -> dict[int, float]:
         """Bytes of a row in some row groups, when it is decoded: dictionaries and runs make files shorter than their rows."""

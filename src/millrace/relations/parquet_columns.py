@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.core.errors import SchemaError
@@ -62,6 +64,13 @@ class FileColumns:
         """Columns to read. A name with dots in it may bring a column inside a struct along."""
         return [self.name(one) for one in wanted] or self._fields.names[:1]
 
+    def leaves(self, names: Sequence[str]) -> list[int]:
+        """Places of the Parquet columns that these columns take."""
+        if self._ends is None:
+            return list(range(len(self._schema)))
+        places = [self._fields.get_field_index(name) for name in names]
+        return [leaf for place in places for leaf in range(self._ends[place], self._ends[place + 1])]
+
     def column(self, batch: pa.RecordBatch, wanted: pa.Field) -> pa.Array:
         """A column of rows of the file, in the type that the query was planned with."""
         name = self.name(wanted.name)
@@ -77,7 +86,7 @@ class FileColumns:
         try:
             if not _fits(column.type, wanted.type):
                 raise pa.ArrowTypeError("another kind of type")
-            return column.cast(wanted.type)
+            return _without_views(column).cast(wanted.type)
         except pa.ArrowException as wrong:
             raise SchemaError(f"{where} is {column.type} and the query was planned with {wanted.type} ({wrong})") from wrong
 
@@ -117,6 +126,17 @@ class FileColumns:
                 "time zone; set spark.sql.parquet.int96TimestampConversion to false, or leave the column out"
             )
         return self._calendars.int96
+
+
+def _without_views(column: pa.Array) -> pa.Array:
+    """Lists for list views: Arrow's own cast makes arrays of them whose offsets end too early."""
+    if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
+        lengths = pc.list_value_length(column).fill_null(0).to_numpy()
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pc.list_flatten(column), mask=column.is_null())
+    if "list_view" in str(column.type):
+        raise pa.ArrowTypeError("list views inside other types; write the column with plain lists")
+    return column
 
 
 def _leaves(kind: pa.DataType) -> int:
