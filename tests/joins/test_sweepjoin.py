@@ -183,7 +183,7 @@ def test_the_head_moves_on_from_a_page_for_which_tuples_come_as_fast_as_they_lea
         left = join.step().left.tolist()
         assert join.offer(stream([70])) == 1
         cold, came = came, came + 1
-        for _ in range(40):
+        for _ in range(80):
             came += join.offer(crowd)
             left += join.step().left.tolist()
         assert cold in left

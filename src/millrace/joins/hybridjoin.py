@@ -21,8 +21,8 @@ Memory:
                                          |
                           disk buffer [ one partition ] <-- index <-- R   p0 p1 p2 | p3 p4 p5 | p6 ...
 
-A tuple leaves after (partitions + 1) x turns reads at most, whatever else comes, where a partition takes one turn, or, where keys
-repeat, 1 + (pages of the longest key) / `buffer_pages`. With an index on disk, `COLD_STEPS` more: see `reading`.
+A tuple leaves after (partitions + 1) x turns reads at most, whatever else comes, where a partition takes one turn, or, where
+keys repeat, 1 + (pages of the longest key) / `buffer_pages`. With an index on disk, `COLD_STEPS` more: see `reading`.
 
 Needs an index on the join key: a sparse one in memory where R is sorted by key code, a dense one on disk where it is in the
 order of how often keys are wanted. Serves equality. The code is in `fetch`, which X-HYBRIDJOIN shares.

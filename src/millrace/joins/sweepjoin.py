@@ -37,6 +37,7 @@ from millrace.structures.window import Window, Windowed
 
 BUFFER_BYTES = 16 << 20  # long enough that a step's own cost does not count
 _FEW_PAGES = 6
+_STAYS = 8  # windows of tuples that pages serve before the head moves on: hot pages are not read for each window again
 _SCRATCH_BYTES = 80  # per comparison of a step: slots, pages, done, first row, count, and the pairs made of them
 
 
@@ -130,10 +131,10 @@ class SweepJoin(Windowed):
 
     @property
     def _takes_more(self) -> bool:
-        """Whether tuples that have come may wait for pages now. Not for those at hand once these have served as many as fit
-        into the window: else tuples that come faster than they leave would keep the head where it is. Where pages are used in
-        place, another look at them costs nothing, and only those that were wanted then have been checked."""
-        return self._run is None or (not self._relation.resident and self._served < self._window.capacity)
+        """Whether tuples that have come may wait for pages now. Not for those at hand once these have served `_STAYS` times
+        what fits into the window: else tuples that come faster than they leave would keep the head where it is. Where pages are
+        used in place, another look at them costs nothing, and only those that were wanted at the last have been checked."""
+        return self._run is None or (not self._relation.resident and self._served < _STAYS * self._window.capacity)
 
     def _place(self) -> None:
         # step 1
