@@ -43,7 +43,7 @@ class Several:
     >>> sales = pa.record_batch({"product": [2, 1], "shop": [7, 8]})
     >>> first = JoinSpec(sales.schema, (("product", "id"),), "inner", ("product", "shop"), ("price",))
     >>> second = JoinSpec(first.output_schema(products), (("shop", "shop"),), "left", ("product", "price"), ("city",))
-    >>> join = Several([MeshJoin(products, first, Budget("64k")), MeshJoin(shops, second, Budget("64k"))])
+    >>> join = Several([MeshJoin(products, first, Budget("1m")), MeshJoin(shops, second, Budget("1m"))])
     >>> join.offer(sales), join.step().output.num_rows, sorted(join.step().output.to_pylist(), key=str)
     (2, 0, [{'product': 1, 'price': 10, 'city': None}, {'product': 2, 'price': 20, 'city': 'Linz'}])
     """
