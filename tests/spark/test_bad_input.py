@@ -190,7 +190,7 @@ def test_a_key_of_another_type_is_refused_with_the_cast_to_use(
     spark: SparkSession, products: mr.MasterTable, kind: str
 ) -> None:
     stream = frame(spark, SALES).select(F.lit(None).cast(kind).alias("id"))
-    with pytest.raises(SchemaError, match=r"column 'id' is .* and the table's key is int64.*cast the column to int64"):
+    with pytest.raises(SchemaError, match=r"column 'id' is .* and the table's key is int64.*give both the same type"):
         mr.enrich(stream, products, "id")
 
 

@@ -98,9 +98,11 @@ class KeyCodec:
         """Columns (name, type) that are to be compared with this table's key: a clear error where they can't be."""
         for (name, kind), own in zip(columns, self.types, strict=True):
             if family(kind) != family(own):
+                lossy = family(own) == "integer" and family(kind) in ("float", "decimal")
+                advice = "a cast to whole numbers would change fractions: filter them out first" if lossy else "cast the column"
                 raise SchemaError(
-                    f"column {name!r} is {kind} and the table's key is {own}: they can't be compared; "
-                    f"cast the column to {own} first"
+                    f"column {name!r} is {kind} and the table's key is {own}: they can't be compared; give both the same "
+                    f"type ({advice}, or build the table with another type of key)"
                 )
 
     def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Codes:
