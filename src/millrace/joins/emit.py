@@ -18,6 +18,7 @@ from millrace.structures.window import Window, row_bytes
 OUTPUT_ROWS = 65_536  # pairs put out at once: what bounds the memory of a step with a high fan-out
 _PAIR_BYTES = 8 + 8 + 8  # slot, row, sequence
 _NO_LIMIT = 1 << 62
+_LONG_ROW_SHARE = 32  # of the memory, for a row that is longer than all that a step was to put out
 
 
 @dataclass
@@ -58,9 +59,10 @@ class Emitter:
         self._spec = spec
         self._window = window
         self._output_rows = output_rows if output_rows is not None else _NO_LIMIT
-        self._limit_bytes = _NO_LIMIT  # of the rows of a step
+        self._limit_bytes = self._most_bytes = _NO_LIMIT  # of the rows of a step, and of the one row of a step
         if output_rows is not None and not all_fixed(self.schema):
             self._limit_bytes = output_rows * sum(_planned_bytes(relation, spec))
+            self._most_bytes = self._limit_bytes + long_row_bytes(relation, spec, window.budget.memory_bytes)
         self._queue: deque[_Met | _Leaving] = deque()  # empty, unless the last step was full
         self._outputs: list[pa.RecordBatch] = []
         self._sequences: list[Int64Array] = []
@@ -242,19 +244,14 @@ class Emitter:
             self._check_bytes()
 
     def _check_bytes(self) -> None:
-        """A single row may be longer than all that a step was to put out: take what it needs from what is free."""
-        budget = self._window.budget
-        most = self._limit_bytes + long_row_bytes(self._relation, self._spec)
-        if self._put_bytes > most:
-            planned = self._output_rows * output_row_bytes(self._relation, self._spec)
-            needed = planned + self._put_bytes - most
-            if needed > planned + budget.free_bytes:
-                memory = max(budget.memory_bytes * 8 // 7, budget.memory_bytes * needed // max(1, planned))
-                raise BudgetError(
-                    f"the memory budget of {format_bytes(budget.memory_bytes)} is too small for an output row of "
-                    f"{format_bytes(self._put_bytes)}; give memory={memory} or more, or fewer columns with columns=",
-                    memory,
-                )
+        """A single row may be longer than all that a step was to put out, but not longer than what is there for such rows."""
+        if self._put_bytes > self._most_bytes:
+            given, needed = self._window.budget.memory_bytes, _LONG_ROW_SHARE * self._put_bytes
+            raise BudgetError(
+                f"the memory budget of {format_bytes(given)} is too small for an output row of "
+                f"{format_bytes(self._put_bytes)}; give memory={needed} or more, or fewer columns with columns=",
+                needed,
+            )
 
     def _output(self) -> pa.RecordBatch:
         if not self._outputs:
@@ -278,10 +275,13 @@ def output_row_bytes(relation: Relation, spec: JoinSpec) -> int:
     return _PAIR_BYTES + 2 * sum(_planned_bytes(relation, spec)) + compared
 
 
-def long_row_bytes(relation: Relation, spec: JoinSpec) -> int:
-    """Bytes to plan for the longest row, where the relation knows how long it may be and rows differ."""
+def long_row_bytes(relation: Relation, spec: JoinSpec, memory_bytes: int) -> int:
+    """Bytes to plan for a row that is far longer than the mean: a part of the memory, and no less than the longest row of the
+    relation, where that is known. Nothing where all rows are of one length."""
+    if all_fixed(spec.output_schema(relation)):
+        return 0
     longest: int = getattr(relation, "longest_row_bytes", 0)
-    return 0 if all_fixed(pa.schema([relation.schema.field(name) for name in spec.columns])) else longest
+    return max(longest, memory_bytes // _LONG_ROW_SHARE)
 
 
 def _planned_bytes(relation: Relation, spec: JoinSpec) -> tuple[int, int]:

@@ -224,7 +224,12 @@ def _plan(
     places, frame = PagePool.bytes_per_page * relation.pages, PagePool.bytes_per_frame + relation.page_bytes
     if pool_bytes == REST:
         sizing = planned(1)
-        spare = budget.free_bytes - sizing.bytes_of(relation, spec, _WAITING_BYTES) - places - PagePool.bytes_per_frame
+        spare = (
+            budget.free_bytes
+            - sizing.bytes_of(relation, spec, budget.memory_bytes, _WAITING_BYTES)
+            - places
+            - PagePool.bytes_per_frame
+        )
         if spare < 0:
             return planned(None), 0
         return sizing, min(1 + spare // frame, max(1, relation.pages))

@@ -243,7 +243,7 @@ def scan_prices(relation: Relation, spec: JoinSpec, budget: Budget) -> Prices:
     """What a slot, a page and a row of the output take."""
     spec.check_against(relation)
     matcher = matcher_bytes(relation, spec, budget.memory_bytes)
-    return Prices.of(relation, spec, matcher.per_slot + Ring.bytes_per_slot, matcher.per_page)
+    return Prices.of(relation, spec, budget.memory_bytes, matcher.per_slot + Ring.bytes_per_slot, matcher.per_page)
 
 
 def scan_bytes(relation: Relation, spec: JoinSpec, budget: Budget, chunks: Int64Array) -> Int64Array:

@@ -35,9 +35,9 @@ class Sizing:
     output_rows: int
     hot_keys: int = 0  # of an index on disk
 
-    def bytes_of(self, relation: Relation, spec: JoinSpec, extra_bytes_per_slot: int, extra_bytes_per_page: int = 0) -> int:
-        """What all of it takes."""
-        prices, index = Prices.of(relation, spec, extra_bytes_per_slot, extra_bytes_per_page), disk_index(relation)
+    def bytes_of(self, relation: Relation, spec: JoinSpec, memory_bytes: int, extra_bytes_per_slot: int) -> int:
+        """What all of it takes of `memory_bytes`."""
+        prices, index = Prices.of(relation, spec, memory_bytes, extra_bytes_per_slot), disk_index(relation)
         pages, output = self.buffer_pages * prices.page_bytes, prices.output_bytes(self.output_rows)
         held = index.least_bytes + self.hot_keys * index.hot_key_bytes if index is not None else 0
         return self.capacity * prices.slot_bytes + pages + output + held
@@ -53,11 +53,13 @@ class Prices:
     long_row_bytes: int = 0
 
     @classmethod
-    def of(cls, relation: Relation, spec: JoinSpec, extra_bytes_per_slot: int, extra_bytes_per_page: int = 0) -> Prices:
+    def of(
+        cls, relation: Relation, spec: JoinSpec, memory_bytes: int, extra_bytes_per_slot: int = 0, extra_bytes_per_page: int = 0
+    ) -> Prices:
         spec.check_against(relation)
         slot_bytes = Window.bytes_per_tuple(relation, spec) + extra_bytes_per_slot
         page_bytes = extra_bytes_per_page + (0 if relation.resident else relation.page_bytes)
-        return cls(slot_bytes, page_bytes, output_row_bytes(relation, spec), long_row_bytes(relation, spec))
+        return cls(slot_bytes, page_bytes, output_row_bytes(relation, spec), long_row_bytes(relation, spec, memory_bytes))
 
     @property
     def least_output_bytes(self) -> int:
@@ -91,7 +93,7 @@ def plan_window(
     Where the index of the relation lies on disk, it gets its share. Nothing is reserved here: see `reserve`.
     """
     check_at_least_one("buffer_pages", buffer_pages)
-    prices = Prices.of(relation, spec, extra_bytes_per_slot, extra_bytes_per_page)
+    prices = Prices.of(relation, spec, budget.memory_bytes, extra_bytes_per_slot, extra_bytes_per_page)
     least_pages = min(buffer_pages or 1, max(1, relation.pages))
     index = disk_index(relation)
     if index is not None:
@@ -133,7 +135,7 @@ def reserve(relation: Relation, spec: JoinSpec, budget: Budget, sizing: Sizing, 
         budget.reserve("disk buffer", sizing.buffer_pages * relation.page_bytes)
     if extra_bytes_per_page:
         budget.reserve("page codes", sizing.buffer_pages * extra_bytes_per_page)
-    prices = Prices.of(relation, spec, 0)
+    prices = Prices.of(relation, spec, budget.memory_bytes)
     budget.reserve("output", prices.output_bytes(sizing.output_rows))
 
 

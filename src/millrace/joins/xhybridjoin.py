@@ -104,7 +104,7 @@ def _plan(
 
     A read serves h_S / n waiting tuples, one in n; for each of them that comes in, 1/p_S come in all.
     """
-    prices = Prices.of(relation, spec, slot_bytes(relation), code_bytes_per_page(relation))
+    prices = Prices.of(relation, spec, budget.memory_bytes, slot_bytes(relation), code_bytes_per_page(relation))
     pages, index = relation.pages, disk_index(relation)
     page_keys = -(-relation.rows // max(1, pages)) if index is not None else 0  # of a page: those of pinned pages are hot
     pinned_bytes = 0 if relation.resident else relation.page_bytes

@@ -26,7 +26,13 @@ from millrace.spark.pins import FilePins, batch_identity, batch_name, pins_folde
 from millrace.spark.planned import PlannedTable
 from millrace.spark.schema import arrow_schema, case_sensitive, check_key_types, spelled
 
-_OF_THE_FOLDER = ("[CONFLICTING_", "[EMPTY_PARTITION", "[INVALID_PARTITION", "[UNABLE_TO_INFER", "[PARQUET_")  # errors on every host
+_OF_THE_FOLDER = (
+    "[CONFLICTING_",
+    "[EMPTY_PARTITION",
+    "[INVALID_PARTITION",
+    "[UNABLE_TO_INFER",
+    "[PARQUET_",
+)  # errors on every host
 
 
 class ParquetTable:
