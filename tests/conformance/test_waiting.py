@@ -24,7 +24,8 @@ from millrace.joins.reading import Arrivals
 from millrace.joins.sweepjoin import SweepJoin
 from millrace.relations.build import build_table
 from millrace.relations.folder import read_versions
-from millrace.relations.parquet import ParquetRelation, list_files
+from millrace.relations.parquet import ParquetRelation
+from millrace.relations.parquet_files import list_files
 from millrace.relations.stored import StoredRelation
 
 PARAMETERS: dict[str, dict[str, Any]] = {"xhybridjoin": {"buffer_pages": 2, "pinned_pages": 2}}

@@ -302,7 +302,7 @@ def test_what_a_newcomer_may_give_instead_is_told_what_to_give(spark: SparkSessi
     cases: list[tuple[Any, Any, Any, dict[str, Any], type[MillraceError], str]] = [
         (PRODUCTS, "id", here, {}, ParameterError, r"data must be a Spark DataFrame; got pyarrow\.Table.*createDataFrame"),
         (data.toPandas(), "id", here, {}, ParameterError, r"data must be a Spark DataFrame; got pandas\.DataFrame"),
-        ("products.parquet", "id", here, {}, ParameterError, r"got builtins\.str: read files with spark\.read\.parquet"),
+        ("products.parquet", "id", here, {}, ParameterError, r"got str: read it first, for instance spark\.read\.parquet"),
         (None, "id", here, {}, ParameterError, "data must be a Spark DataFrame"),
         (data, None, here, {}, ParameterError, "key must be the name of a column or a list of names.*got NoneType"),
         (data, F.col("id"), here, {}, ParameterError, "key must be the name of a column"),
