@@ -276,6 +276,17 @@ def test_everything_works_under_a_hard_limit(spark: SparkSession, big: Path, lit
     assert found == _expected(spark, big, KEYS, tmp_path)
 
 
+def test_long_rows_work_under_a_hard_limit(spark: SparkSession, little: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    build_table(tmp_path / "long", _with_a_long_row(100_000, 10), "id")
+    memory, rows = 32 << 20, 2000
+    limit = _data_bytes(spark, little, "auto") + memory + TAIL_BYTES  # what is put out is four times that
+    with fresh_workers(spark, PYTHONPATH=str(tmp_path), MILLRACE_TEST_DATA_LIMIT=str(limit)):
+        for options in ({}, {"strategy": "hybridjoin", "read": "buffered"}):
+            found = mr.enrich(_asked_often(spark, rows), mr.MasterTable.open(tmp_path / "long"), "id", memory=memory, **options)
+            assert found.agg(F.sum(F.length("text"))).collect()[0][0] == rows // 2 * (LONG + 20)
+
+
 def _data_bytes(spark: SparkSession, path: Path, read: str) -> int:
     """Private memory that a worker reserves when the table is small: libraries, kernels, Spark's own buffers."""
     with fresh_workers(spark) as sampler:

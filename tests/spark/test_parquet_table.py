@@ -160,3 +160,10 @@ def test_a_known_file_that_vanished_fails_the_batch_by_name(spark: SparkSession,
     (lake / "1.parquet").unlink()
     with pytest.raises(Exception, match=r"1\.parquet has vanished since the query was planned"):
         found.count()
+
+
+def test_a_type_that_spark_does_not_read_is_named_and_not_blamed_on_the_path(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "t": pa.array([1], pa.timestamp("ns"))}), tmp_path / "x.parquet")
+    with pytest.raises(TableError, match=r"PARQUET_TYPE_ILLEGAL.*NANOS") as refused:
+        mr.enrich(spark.range(3), mr.ParquetTable(tmp_path), on="id")
+    assert "NFS" not in str(refused.value)
