@@ -79,6 +79,17 @@ def test_long_rows_of_a_stored_table_and_of_the_stream_are_put_out_in_portions(n
     relation.close()
 
 
+def test_whoever_holds_short_rows_holds_no_room_for_long_ones(tmp_path: Path) -> None:
+    build_table(tmp_path, rows(), "id", page_bytes=4096)
+    (version,) = read_versions(tmp_path)
+    relation = StoredRelation(tmp_path, version, "mmap")
+    relation.touch(np.arange(relation.pages))
+    whole = relation.whole()
+    assert whole.take(np.full(90, 7), ["text"], 1 << 22).num_rows == 90
+    assert whole.take(np.arange(100, 300), ["text"], 1 << 22).get_total_buffer_size() < 1 << 17
+    relation.close()
+
+
 def test_long_text_keys_are_compared_in_portions() -> None:
     table = pa.table({"id": ["k" * LONG, *(f"k{i}" for i in range(500))], "v": np.arange(501)})
     batch = pa.record_batch({"key": [("k" * LONG if i % 2 else f"k{i}") for i in range(60)], "n": pa.array(range(60))})

@@ -30,6 +30,7 @@ AHEAD = 32  # rows: enough to hide a miss, few enough to stay in the nearest cac
 LINE = 64
 _FIRST_TEXT_BYTES = 32.0
 _SPARE = 1.05
+_LITTLE_BYTES = 1 << 16
 _MOST_TEXT_BYTES = 2**31 - 1  # Arrow's offsets
 
 
@@ -132,8 +133,11 @@ class Unpacker:
         found = {column.name: [_plain(column, out)] for column, out in zip(self._fixed, self._values, strict=True)}
         for number, (column, tail) in enumerate(zip(self._texts, self._tails, strict=True)):
             used = int(sink.ends[number, rows])
+            if tail.size > 2 * used + _LITTLE_BYTES:
+                tail.resize(used, shrink_to_fit=True)  # whoever holds the rows must not hold much more
             found[column.name] = [pa.py_buffer(sink.ends[number, : rows + 1]), tail.slice(0, used)]
-            self._text_bytes[number] = max(self._text_bytes[number], _SPARE * used / max(1, rows))
+            before, now = self._text_bytes[number], _SPARE * used / max(1, rows)
+            self._text_bytes[number] = now if now > before else (3 * before + now) / 4
         bitmap_bytes = -(-rows // 8)
         shared, missing = None, 0
         if not all_found:
