@@ -86,7 +86,9 @@ def test_whoever_holds_short_rows_holds_no_room_for_long_ones(tmp_path: Path) ->
     relation.touch(np.arange(relation.pages))
     whole = relation.whole()
     assert whole.take(np.full(90, 7), ["text"], 1 << 22).num_rows == 90
-    assert whole.take(np.arange(100, 300), ["text"], 1 << 22).get_total_buffer_size() < 1 << 17
+    before = pa.total_allocated_bytes()
+    held = [whole.take(np.arange(100, 300), ["text"], 1 << 22) for _ in range(20)]
+    assert pa.total_allocated_bytes() - before < len(held) * (1 << 17)
     relation.close()
 
 

@@ -231,7 +231,7 @@ class _Call:
                 condition = replace(self.condition, value="k0")
         return EnrichTask(
             self.table, schema, on, self.how, self.fetched, self.shape, self.memory_bytes, self.strategy, counters,
-            self.ordered, condition,
+            self.ordered, condition, self.tables,
         )  # fmt: skip
 
     def try_out(self, task: EnrichTask) -> None:

@@ -77,6 +77,7 @@ class EnrichTask:
     counters: TaskCounters | None = None  # where the counts of the task go; None: into the rows themselves
     ordered: bool = False  # rows come in stream order; all shapes but `rows` do anyway
     condition: Condition | None = None  # instead of `on`; `rows`, unless a row lies in one range at most
+    tables: int = 1  # that have as much memory, of what was given
 
     def spec(self) -> JoinSpec:
         if self.shape == "rows":
@@ -105,6 +106,15 @@ class EnrichTask:
     def shares(self) -> int:
         """Parts that the memory is cut into: one for the join, and one for rows that wait for their turn."""
         return 2 if self.in_order else 1
+
+    def in_all(self, small: BudgetError) -> BudgetError:
+        """What a join says of its own part of the memory, said of all that was given."""
+        parts = self.shares * self.tables
+        if parts == 1:
+            return small
+        reason, needed = str(small).split("; give memory=")[0], small.needed_bytes * parts
+        given = format_bytes(self.memory_bytes * self.tables)
+        return BudgetError(f"{reason} (of {given}, a join has one part of {parts}); give memory={needed} or more", needed)
 
     def check(self, relation: Relation) -> None:
         """The version that this batch sees still is what the query was planned for."""
@@ -459,7 +469,7 @@ class TaskHost:
 
     def _too_long(self, found_bytes: int) -> BudgetError:
         """What one key finds does not fit."""
-        given = self._task.memory_bytes
+        given = self._task.memory_bytes * self._task.tables
         needed = given * found_bytes // max(1, self.plan.limit_bytes) + (1 << 20)
         return BudgetError(
             f"the memory budget of {format_bytes(given)} is too small for a key whose rows take {format_bytes(found_bytes)}; "
@@ -470,14 +480,26 @@ class TaskHost:
     def _offer(self, batch: pa.RecordBatch) -> Iterator[Step]:
         """Offer all of a batch, stepping whenever there is no room."""
         self._offered += batch.num_rows
-        offered = self._join.offer(batch)
+        offered = self._taken(batch)
         while offered < batch.num_rows:
-            yield self._join.step()
-            offered += self._join.offer(batch.slice(offered))
+            yield self._step()
+            offered += self._taken(batch.slice(offered))
 
     def _finish(self) -> Iterator[Step]:
         while self._join.pending:
-            yield self._join.step()
+            yield self._step()
+
+    def _taken(self, batch: pa.RecordBatch) -> int:
+        try:
+            return self._join.offer(batch)
+        except BudgetError as small:
+            raise self._task.in_all(small) from small
+
+    def _step(self) -> Step:
+        try:
+            return self._join.step()
+        except BudgetError as small:
+            raise self._task.in_all(small) from small
 
     def _outputs(self, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
         """What steps put out, each of them posted."""
