@@ -42,7 +42,7 @@ def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
             "l_discount": random.uniform(0, 0.1, 80_000),
         },
     }.items():
-        folder = tmp_path / "warehouse" / name
+        folder = tmp_path / "lake" / name
         folder.mkdir(parents=True)
         pq.write_table(pa.table(columns), folder / "part.parquet")
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

@@ -591,3 +591,13 @@ def test_a_disk_that_is_full_at_the_very_end_leaves_the_old_version_in_use(spark
     (small_disk / "ballast").unlink()
     assert _files(small_disk) == before
     assert [version.number for version in mr.MasterTable.open(small_disk / "t").versions] == [1]
+
+
+def test_how_may_stand_third_as_in_spark_and_small_numbers_are_no_megabytes(spark: SparkSession, warehouse: Path) -> None:
+    table = mr.MasterTable.build(frame(spark, PRODUCTS.slice(0, 10)), "id", warehouse / "t")
+    stream = spark.range(20)
+    assert mr.enrich(stream, table, "id", "anti").count() == mr.enrich(stream, table, "id", how="anti").count()
+    with pytest.raises(BudgetError, match=r"64 B is too small for this join; .*memory=64 means bytes: write memory='64m'"):
+        mr.enrich(spark.range(3), table, "id", memory=64)
+    with pytest.raises(ParameterError, match=r"how must be one of .*got 'right'.*never match shows only when a stream"):
+        mr.enrich(spark.range(3), table, "id", "right")

@@ -78,8 +78,13 @@ def checked_how(how: Any) -> How:
     """
     known = _HOWS.get(how.lower().replace("_", "")) if isinstance(how, str) else None
     if known is None:
-        raise ParameterError(f"how must be one of {', '.join(HOWS)}; got {how!r}")
+        why = ": which table rows never match shows only when a stream has ended" if _keeps_table_rows(how) else ""
+        raise ParameterError(f"how must be one of {', '.join(HOWS)}; got {how!r}{why}")
     return known
+
+
+def _keeps_table_rows(how: Any) -> bool:
+    return isinstance(how, str) and how.lower().startswith(("right", "full", "outer"))
 
 
 def checked_on(on: Any) -> Pairs | Condition:

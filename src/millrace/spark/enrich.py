@@ -63,6 +63,7 @@ from millrace.spark.task import EnrichTask, OnePass, RowsPass, Shape, in_place, 
 from millrace.spark.workers import use_this_python
 
 _numbers = itertools.count(1)
+_NO_BYTES = 2048  # smaller numbers than this are surely not meant as bytes
 
 On = str | Sequence[Any] | Mapping[str, str] | Condition
 
@@ -83,8 +84,8 @@ def enrich(
     stream: DataFrame,
     table: MasterTable | ParquetTable | Sequence[Lookup],
     on: On | None = None,
-    *,
     how: str = "inner",
+    *,
     columns: Sequence[str] | Mapping[str, str] | None = None,
     memory: int | str = "256m",
     strategy: str = "auto",
@@ -246,10 +247,11 @@ class _Call:
             needed = max(more, needed + needed // 32)  # with more memory in all, more goes into putting rows in order
         if needed > self.memory_bytes:
             whose = "this join" if self.tables == 1 else f"each of {self.tables} joins"
-            needed *= self.tables
+            given, needed = self.memory_bytes * self.tables, needed * self.tables
+            small = f"; memory={given} means bytes: write memory='{given}m' for megabytes" if given < _NO_BYTES else ""
             raise BudgetError(
-                f"the memory budget of {format_bytes(self.memory_bytes * self.tables)} is too small for {whose}; give "
-                f"memory={needed} or more, or fewer columns with columns=",
+                f"the memory budget of {format_bytes(given)} is too small for {whose}; give memory={needed} or more, or fewer "
+                f"columns with columns={small}",
                 needed,
             )
 
