@@ -310,7 +310,7 @@ def _say_verdict(totals: Totals, check: Check, view: DemoView) -> None:
     if totals.ratio >= 1:
         view.say(f"[bold green]millrace was {totals.ratio:.1f} x as fast as Spark's own join[/bold green] {spread}")
     else:
-        view.say(f"[bold]Spark's own join was {1 / max(totals.ratio, 1e-9):.1f} x as fast as millrace[/bold] {spread}")
+        view.say(f"[bold]millrace took {1 / max(totals.ratio, 1e-9):.1f} x as long as Spark's own join[/bold] {spread}")
         view.say("a table this small is read again in no time; try more with --rows")
     if check.agrees:
         view.say("and the two results are the same rows.")

@@ -18,7 +18,8 @@ from millrace.structures.window import Window, row_bytes
 OUTPUT_ROWS = 65_536  # pairs put out at once: what bounds the memory of a step with a high fan-out
 _PAIR_BYTES = 8 + 8 + 8  # slot, row, sequence
 _NO_LIMIT = 1 << 62
-_LONG_ROW_SHARE = 32  # of the memory, for a row that is longer than all that a step was to put out
+LONG_ROW_SHARE = 32  # of the memory beyond the first megabyte, for a row longer than all that a step was to put out
+LONG_ROWS_FROM = 1 << 20
 
 
 @dataclass
@@ -246,7 +247,7 @@ class Emitter:
     def _check_bytes(self) -> None:
         """A single row may be longer than all that a step was to put out, but not longer than what is there for such rows."""
         if self._put_bytes > self._most_bytes:
-            given, needed = self._window.budget.memory_bytes, _LONG_ROW_SHARE * self._put_bytes
+            given, needed = self._window.budget.memory_bytes, LONG_ROWS_FROM + LONG_ROW_SHARE * self._put_bytes
             raise BudgetError(
                 f"the memory budget of {format_bytes(given)} is too small for an output row of "
                 f"{format_bytes(self._put_bytes)}; give memory={needed} or more, or fewer columns with columns=",
@@ -281,7 +282,7 @@ def long_row_bytes(relation: Relation, spec: JoinSpec, memory_bytes: int) -> int
     if all_fixed(spec.output_schema(relation)):
         return 0
     longest: int = getattr(relation, "longest_row_bytes", 0)
-    return max(longest, memory_bytes // _LONG_ROW_SHARE)
+    return max(longest, (memory_bytes - LONG_ROWS_FROM) // LONG_ROW_SHARE)
 
 
 def _planned_bytes(relation: Relation, spec: JoinSpec) -> tuple[int, int]:

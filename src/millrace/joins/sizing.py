@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.protocols import JoinSpec, KeyLookup, Relation
-from millrace.joins.emit import OUTPUT_ROWS, long_row_bytes, output_row_bytes
+from millrace.joins.emit import LONG_ROW_SHARE, LONG_ROWS_FROM, OUTPUT_ROWS, long_row_bytes, output_row_bytes
 from millrace.joins.reading import disk_index
 from millrace.structures.window import Window
 
@@ -149,6 +149,7 @@ def check_budget(budget: Budget, least_bytes: int) -> None:
     """At least `least_bytes` are free."""
     if least_bytes > budget.free_bytes:
         needed = budget.used_bytes + least_bytes
+        needed += -(-max(0, needed - LONG_ROWS_FROM) // (LONG_ROW_SHARE - 1))  # a part of what is given goes to long rows
         raise BudgetError(
             f"the memory budget of {format_bytes(budget.memory_bytes)} is too small: the join needs at least "
             f"{format_bytes(least_bytes)} beside {format_bytes(budget.used_bytes)} in use; "
