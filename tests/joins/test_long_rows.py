@@ -66,7 +66,7 @@ def check(relation: Relation, table: pa.Table, name: str, how: How, columns: tup
 @pytest.mark.parametrize("name", NAMES)
 def test_a_long_row_that_many_want_is_put_out_in_portions(name: str, how: How) -> None:
     columns = ("text", "list") if how in ("inner", "left") else ()
-    check(MemoryRelation(rows(3), "id", rows_per_page=10), rows(3), name, how, columns, stream(300))
+    check(MemoryRelation(rows(3), "id", rows_per_page=10), rows(3), name, how, columns, stream(160))
 
 
 @pytest.mark.parametrize("mode", ["mmap", "buffered"])
