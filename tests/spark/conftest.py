@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,3 +75,14 @@ def interpreted(spark: SparkSession) -> None:
 def warehouse(tmp_path: Path) -> Path:
     """A folder for tables."""
     return tmp_path / "warehouse"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system than the tables."""
+    folder = Path("/dev/shm") / f"millrace-test-{uuid.uuid4().hex}"
+    folder.mkdir()
+    if folder.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("this machine has one file system only")
+    yield folder
+    shutil.rmtree(folder)

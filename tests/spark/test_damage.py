@@ -4,9 +4,7 @@ read the sound file before."""
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +23,6 @@ slow = pytest.mark.slow
 KEYS = 3000
 IDS = pa.table({"id": pa.array(range(KEYS), pa.int64())})
 ROWS = IDS.append_column("v", pa.array([f"value {n}" for n in range(KEYS)]))
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    """A folder on another file system than the tables."""
-    folder = Path("/dev/shm") / f"millrace-test-{uuid.uuid4().hex}"
-    folder.mkdir()
-    if folder.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("this machine has one file system only")
-    yield folder
-    shutil.rmtree(folder)
 
 
 def _overwrite(file: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -23,17 +21,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
 KEYS = 3000
 SALES = pa.table({"id": pa.array([n * 7 % (KEYS + 100) for n in range(4000)], pa.int64())})
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    """A folder on another file system than the tables."""
-    folder = Path("/dev/shm") / f"millrace-test-{uuid.uuid4().hex}"
-    folder.mkdir()
-    if folder.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("this machine has one file system only")
-    yield folder
-    shutil.rmtree(folder)
 
 
 def _table(path: Path, value: str = "v") -> mr.MasterTable:
