@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from tests.spark.running import frame, wait_until
 
 import millrace as mr
-from millrace.core.errors import ParameterError
+from millrace.core.errors import BudgetError, ParameterError
 from millrace.relations.build import build_table
 from millrace.relations.folder import now_us
 
@@ -128,5 +128,8 @@ def test_a_folder_that_is_empty_where_the_task_runs_is_said_to_be_out_of_reach(s
 def test_an_exception_of_somebody_else_is_no_error_of_a_task() -> None:
     assert mr.task_error(ValueError("millrace is not to blame")) is None
     assert mr.task_error(None) is None
+    small = mr.task_error(RuntimeError("millrace.core.errors.BudgetError: too small; give memory=4711 or more"))
+    assert isinstance(small, BudgetError)
+    assert small.needed_bytes == 4711
     said = ParameterError("this is")
     assert mr.task_error(said) is said

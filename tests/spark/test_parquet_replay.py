@@ -136,6 +136,15 @@ def test_a_file_that_is_rewritten_while_a_query_runs_fails_the_batch_by_name(
         job.run(meanwhile=rewrite)
 
 
+def test_with_pins_a_file_that_vanishes_while_a_query_runs_fails_the_batch_by_name(
+    spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    put(lake / "b.parquet", "old too")
+    job = Job(spark, tmp_path, lambda: mr.ParquetTable(lake, pins=tmp_path / "pins"))
+    with pytest.raises(Exception, match=r"b\.parquet has vanished since the query was planned"):
+        job.run(meanwhile=(lake / "b.parquet").unlink)
+
+
 def test_pins_among_the_files_of_the_table_are_refused(lake: Path, tmp_path: Path) -> None:
     for wrong in (lake, lake / "pins", lake / "_k=1"):
         with pytest.raises(ParameterError, match="lies among the files of"):

@@ -23,7 +23,10 @@ def task_error(failed: BaseException | None) -> MillraceError | None:
         if said:
             kind, text = said[-1]
             of = getattr(errors, kind, MillraceError)
-            return MillraceError(text) if of is errors.BudgetError else of(text)
+            if of is errors.BudgetError:
+                needed = re.search(r"memory=(\d+)", text)
+                return errors.BudgetError(text, int(needed[1]) if needed else 0)
+            return of(text)
         seen.add(id(failed))
         failed = failed.__cause__ or failed.__context__
     return None

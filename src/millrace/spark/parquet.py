@@ -140,7 +140,17 @@ class _Files:
         query = task.getLocalProperty("sql.streaming.queryId")
         if not query:
             raise TableError("Spark does not say which query this task belongs to, so pins= can't serve it; leave pins= out")
-        return self.pins.files(query, f"{timestamp_us:020d}", lambda: self._now().files)
+        return self.pins.files(query, f"{timestamp_us:020d}", self._still_there)
+
+    def _still_there(self) -> tuple[ParquetSource, ...]:
+        """What is there now. Files that were known must be among it: a list that lacks one would hide that it is gone."""
+        found = {source.path: source for source in self._now().files}
+        for source in self.known.files:
+            now = found.get(source.path)
+            if now is None or (now.bytes, now.modified_ns) != (source.bytes, source.modified_ns):
+                what = "has vanished" if now is None else "was replaced"
+                raise TableError(f"{source.path} {what} since the query was planned; start the query again")
+        return tuple(found.values())
 
     def _now(self, folders: frozenset[str] = frozenset()) -> Listing:
         found = list_folder(self.path, folders)
