@@ -11,6 +11,7 @@ import pytest
 
 import millrace as mr
 from millrace.core.errors import BudgetError, DamagedTableError, MillraceError, ParameterError, SchemaError, TableError
+from millrace.relations.build import build_table
 
 LEFT = pa.table(
     {
@@ -113,7 +114,9 @@ def test_inputs_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     mixed.mkdir()
     pq.write_table(RIGHT, mixed / "a.parquet")
     pq.write_table(RIGHT.set_column(1, "y", [["1", "2", "3"]]), mixed / "b.parquet")
+    build_table(tmp_path / "built", RIGHT, "k")
     for given, error, message in (
+        (tmp_path / "built", TableError, "is a millrace table: .*estimate Parquet, Arrow or DuckDB"),
         (tmp_path / "none", TableError, "there is no Parquet folder"),
         (empty, TableError, "holds no Parquet files"),
         (broken, TableError, "can't be read as a Parquet file"),

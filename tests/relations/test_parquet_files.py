@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from millrace.core.errors import SchemaError, TableError
-from millrace.relations.parquet_files import ParquetSource, as_spark_reads, list_files
+from millrace.core.errors import DamagedTableError, SchemaError, TableError
+from millrace.relations.build import build_table
+from millrace.relations.folder import read_versions
+from millrace.relations.parquet_files import ParquetSource, as_spark_reads, check_parquet, list_files
 
 
 def put(root: Path, *names: str) -> Path:
@@ -64,6 +68,37 @@ def test_the_output_of_a_streaming_query_is_refused_and_folders_that_look_alike_
     with pytest.raises(TableError, match=r"_spark_metadata says which of the files count.*build a MasterTable"):
         list_files(tmp_path / "sink")
     assert found(tmp_path / "plain" / "metadata") == ["notes.json"]
+
+
+def test_a_folder_that_millrace_built_is_told_from_one_with_some_manifest(tmp_path: Path) -> None:
+    build_table(tmp_path / "built", pa.table({"id": [1]}), "id")
+    with pytest.raises(TableError, match=r"built is a millrace table: open it with mr\.MasterTable\.open\('.*/built'\)"):
+        list_files(tmp_path / "built")
+    assert found(put(tmp_path / "other", "manifest.json")) == ["manifest.json"]
+
+
+def test_a_file_is_parquet_by_its_end(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "good")
+    check_parquet(str(tmp_path / "good"))
+    check_parquet(str(tmp_path / "gone"))
+    (tmp_path / "cut").write_bytes((tmp_path / "good").read_bytes()[:-1])
+    with pytest.raises(DamagedTableError, match="cut has no end, as if it was cut off"):
+        check_parquet(str(tmp_path / "cut"))
+    for text in ("x", '{"id": 1}\n'):
+        (tmp_path / "text").write_text(text)
+        with pytest.raises(TableError, match=r"text is no Parquet file.*spark\.read\.json.*MasterTable"):
+            check_parquet(str(tmp_path / "text"))
+
+
+def test_a_folder_of_parquet_files_is_no_table_and_the_error_says_how_to_use_it(tmp_path: Path) -> None:
+    for name in ("plain/a.parquet", "parted/day=1/hour=2/a.parquet"):
+        put(tmp_path, name)
+        folder = tmp_path / name.split("/")[0]
+        with pytest.raises(
+            TableError, match=r"but a folder of Parquet files; .*mr\.ParquetTable\('.*MasterTable\.build\("
+        ) as said:
+            read_versions(folder)
+        assert str(said.value).count(str(folder)) == 3
 
 
 def spelled(root: Path, *names: str, sensitive: bool = False) -> list[object]:

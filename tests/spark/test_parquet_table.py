@@ -16,6 +16,7 @@ from tests.spark.running import HOWS, SPARK_HOW, frame, read_stream, run_query, 
 
 import millrace as mr
 from millrace.core.errors import SchemaError, StrategyError, TableError
+from millrace.relations.build import build_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
@@ -167,3 +168,27 @@ def test_a_type_that_spark_does_not_read_is_named_and_not_blamed_on_the_path(spa
     with pytest.raises(TableError, match=r"PARQUET_TYPE_ILLEGAL.*NANOS") as refused:
         mr.enrich(spark.range(3), mr.ParquetTable(tmp_path), on="id")
     assert "NFS" not in str(refused.value)
+
+
+def test_folders_of_other_kinds_are_refused_when_they_are_named(tmp_path: Path) -> None:
+    build_table(tmp_path / "built", pa.table({"id": [1]}), "id")
+    with pytest.raises(TableError, match=r"is a millrace table: open it with mr\.MasterTable\.open"):
+        mr.ParquetTable(tmp_path / "built")
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "part-0.json").write_text('{"id": 1}\n')
+    with pytest.raises(TableError, match=r"part-0\.json is no Parquet file"):
+        mr.ParquetTable(tmp_path / "json")
+
+
+def test_shared_folders_are_advised_only_where_spark_misses_a_file(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "x.parquet")
+    table = mr.ParquetTable(tmp_path)
+    good = (tmp_path / "x.parquet").read_bytes()
+    (tmp_path / "x.parquet").write_bytes(good[:4] + b"?" * (len(good) - 12) + good[-8:])
+    with pytest.raises(TableError, match=r"Spark can't read .*: org\.apache.*Exception") as refused:
+        mr.enrich(spark.range(3), table, on="id")
+    assert "NFS" not in str(refused.value)
+    assert ": :" not in str(refused.value)
+    table.path = str(tmp_path / "elsewhere")
+    with pytest.raises(TableError, match=r"the driver sees files there: \[PATH_NOT_FOUND\].*such as an NFS mount"):
+        table._columns(spark)

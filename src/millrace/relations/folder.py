@@ -143,6 +143,11 @@ def table_exists(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
+def is_table(folder: Path) -> bool:
+    """Whether millrace wrote this folder. A manifest alone may be that of another program."""
+    return table_exists(folder) and any(folder.glob(VERSION_FOLDERS))
+
+
 def read_versions(folder: Path) -> list[TableVersion]:
     """The versions of a table, oldest first; an error that says what is wrong where there are none to read."""
     path = folder / MANIFEST
@@ -293,18 +298,21 @@ def _missing(folder: Path) -> TableError:
             f"{folder} holds a table whose build never finished: it was killed, or its machine went down; build it again with "
             f"{build}, which removes what is left of it"
         )
-    return TableError(
-        f"{folder} is not a millrace table (no {MANIFEST}){_what_else(folder)}; give the folder that MasterTable.build wrote, "
-        "or build a table in a folder of its own"
-    )
+    return TableError(f"{folder} is not a millrace table (no {MANIFEST}){_what_else(folder)}")
 
 
 def _what_else(folder: Path) -> str:
+    """What the folder is instead, and what to do."""
+    build = "build a table in a folder of its own"
     if (folder / "_delta_log").exists():
-        return " but a Delta table"
-    if any(name.suffix == ".parquet" for name in folder.iterdir()):
-        return " but a folder of Parquet files"
-    return " but an empty folder" if not any(folder.iterdir()) else ""
+        return f" but a Delta table; read it with Spark and {build}"
+    if any(next(folder.glob(pattern), None) for pattern in ("*.parquet", "*=*/**/*.parquet")):
+        return (
+            f" but a folder of Parquet files; use the files as they are with mr.ParquetTable({str(folder)!r}), or {build}: "
+            f"MasterTable.build(spark.read.parquet({str(folder)!r}), key=..., path=...)"
+        )
+    empty = " but an empty folder" if not any(folder.iterdir()) else ""
+    return f"{empty}; give the folder that MasterTable.build wrote, or {build}"
 
 
 def _sync_folder(folder: Path) -> None:

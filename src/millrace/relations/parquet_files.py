@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
-from millrace.core.errors import SchemaError, TableError
+from millrace.core.errors import DamagedTableError, SchemaError, TableError
+from millrace.relations.folder import is_table
 from millrace.relations.lakeformats import refuse_logged_tables
 from millrace.relations.paths import local_path
 
+_MAGIC = (b"PAR1", b"PARE")  # plain, and with an encrypted footer
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _NOT_ASCII = re.compile("(?:%[89A-Fa-f][0-9A-Fa-f])+")
 
@@ -55,6 +57,11 @@ def list_folder(folder: str | Path, known: frozenset[str] = frozenset()) -> List
     root = local_path(folder)
     if not root.exists():
         raise TableError(f"there is no Parquet folder at {root}")
+    if is_table(root):
+        raise TableError(
+            f"{root} is a millrace table: open it with mr.MasterTable.open({str(root)!r}) to enrich a stream; "
+            "mr.ParquetTable reads Parquet files, and mr.estimate Parquet, Arrow or DuckDB"
+        )
     refuse_logged_tables(root)
     folders: set[str] = set()
     if root.is_file():
@@ -65,6 +72,27 @@ def list_folder(folder: str | Path, known: frozenset[str] = frozenset()) -> List
     if not files:
         raise TableError(f"{root} holds no Parquet files")
     return Listing(files, frozenset(folders))
+
+
+def check_parquet(path: str) -> None:
+    """An error if a file does not end as Parquet files do: Spark and Arrow would say it at length."""
+    try:
+        with open(path, "rb") as file:
+            first = file.read(4)
+            file.seek(-min(4, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            last = file.read()
+    except FileNotFoundError:
+        return  # it went meanwhile, which is noticed when the files are read
+    except OSError as refused:
+        raise TableError(f"{path} can't be read ({refused.strerror}); check the rights on the file and its disk") from refused
+    if last in _MAGIC:
+        return
+    if first in _MAGIC:
+        raise DamagedTableError(f"{path} has no end, as if it was cut off or is still being written; write the file again")
+    raise TableError(
+        f"{path} is no Parquet file, and a table of Parquet files holds nothing else; files of other formats are read with "
+        "Spark, such as spark.read.json, and a MasterTable is built from that DataFrame"
+    )
 
 
 def hidden(name: str) -> bool:

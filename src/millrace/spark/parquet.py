@@ -19,20 +19,14 @@ from millrace.relations.calendar import Calendars, Mode
 from millrace.relations.folder import now_us
 from millrace.relations.parquet import ParquetRelation
 from millrace.relations.parquet_columns import Reading
-from millrace.relations.parquet_files import Listing, ParquetSource, as_spark_reads, list_files, list_folder
+from millrace.relations.parquet_files import Listing, ParquetSource, as_spark_reads, check_parquet, list_files, list_folder
 from millrace.relations.parquet_times import files_at, refuse_times_ahead
 from millrace.relations.paths import local_path
 from millrace.spark.pins import FilePins, batch_identity, batch_name, pins_folder
 from millrace.spark.planned import PlannedTable
 from millrace.spark.schema import arrow_schema, case_sensitive, check_key_types, spelled
 
-_OF_THE_FOLDER = (
-    "[CONFLICTING_",
-    "[EMPTY_PARTITION",
-    "[INVALID_PARTITION",
-    "[UNABLE_TO_INFER",
-    "[PARQUET_",
-)  # errors on every host
+_NOT_THERE = ("FILE_NOT_EXIST", "PATH_NOT_FOUND", "FileNotFoundException")  # Spark looks on another host
 
 
 class ParquetTable:
@@ -59,12 +53,13 @@ class ParquetTable:
 
     def __init__(self, path: str | Path, *, pins: str | Path | None = None) -> None:
         self.path = str(local_path(path).absolute())
-        list_files(self.path)  # says what is wrong
+        check_parquet(list_files(self.path)[0].path)
         self.pins = None if pins is None else pins_folder(pins, self.path)
 
     def planned(self, stream: DataFrame, key: tuple[str, ...]) -> PlannedTable:
         """For `enrich`: columns and types as Spark sees them now."""
         found, at_us = list_folder(self.path), now_us()
+        check_parquet(found.files[0].path)
         sensitive = case_sensitive(stream)
         columns = self._columns(stream.sparkSession)
         schema = arrow_schema(columns)
@@ -105,14 +100,19 @@ class ParquetTable:
         try:
             return spark.read.option("__globPaths__", "false").parquet(f"file://{self.path}").schema
         except (PySparkException, Py4JError) as failed:
-            lines = [line.strip() for line in str(failed).splitlines() if "Exception: " in line or line.startswith("[")]
-            why = lines[0] if lines else str(failed)
-            if why.startswith(_OF_THE_FOLDER):
-                raise TableError(f"Spark can't read {self.path}: {why}") from failed
-            raise TableError(
-                f"Spark can't read {self.path}, though the driver sees files there: {why}; driver and executors must see "
-                "them under the same path, in a folder that all of them share, such as an NFS mount"
-            ) from failed
+            raise TableError(_unread(self.path, str(failed))) from failed
+
+
+def _unread(path: str, said: str) -> str:
+    """What Spark said, in a line, and what to do."""
+    lines = [line.strip(" :") for line in said.splitlines() if "Exception: " in line or line.startswith("[")]
+    why = lines[0] if lines else said
+    if not any(words in said for words in _NOT_THERE):
+        return f"Spark can't read {path}: {why}"
+    return (
+        f"Spark can't read {path}, though the driver sees files there: {why}; driver and executors must see them under the "
+        "same path, in a folder that all of them share, such as an NFS mount"
+    )
 
 
 @dataclass(frozen=True)
