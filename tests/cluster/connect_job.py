@@ -60,7 +60,7 @@ def streamed(spark: SparkSession, source: Path, table: mr.MasterTable, folder: P
     query = writer.trigger(availableNow=True).start(str(folder / "out"))
     query.awaitTermination()
     reports = [report for report in mr.reports(query) if report.rows_in]
-    return {"reports": [counts(report) for report in reports], "names": [report.name.split("#")[0] for report in reports]}
+    return {"reports": [counts(report) for report in reports], "names": [report.name for report in reports]}
 
 
 def lookups(sales: DataFrame, folder: Path) -> bool:

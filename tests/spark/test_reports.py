@@ -15,6 +15,7 @@ from millrace.core.errors import MillraceError
 from millrace.core.step import StepCounts
 from millrace.relations.build import build_table
 from millrace.spark import counters
+from millrace.spark.labels import new_label, shown_names
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
@@ -62,7 +63,7 @@ def _read_aloud(report: mr.BatchReport, truth: dict[str, int]) -> None:
 def test_a_report_of_large_numbers_has_them_in_units() -> None:
     counts = StepCounts(tuples_in=1_234_567, matched=1_234_000, absent_keys=500, condition_false=67)
     report = mr.BatchReport(
-        "products#1", None, counts, waiting=0, table_versions=(3, 4), disk_reads=1_200, disk_bytes=5 << 30, read_seconds=0.25,
+        "products", None, counts, waiting=0, table_versions=(3, 4), disk_reads=1_200, disk_bytes=5 << 30, read_seconds=0.25,
         memory_bytes=1,
     )  # fmt: skip
     assert str(report) == (
@@ -96,7 +97,7 @@ def test_every_micro_batch_is_counted(spark: SparkSession, warehouse: Path, tmp_
     reports = [report for report in mr.reports(done.query) if report.rows_in]
     assert [report.batch_id for report in reports] == [0, 1, 2]
     for number, report in enumerate(reports):
-        assert report.name.startswith("sales#")
+        assert report.name == "sales"
         ids = SALES["id"].to_pylist()[number * PER_BATCH : (number + 1) * PER_BATCH]
         assert _counted(report) == _truth(ids, copies)
         assert report.waiting == 0
@@ -145,10 +146,48 @@ def test_two_tables_in_one_query_are_told_apart(spark: SparkSession, warehouse: 
     done = run_query(mr.enrich(once, other, "id", how="left", columns={"v": "v2"}), tmp_path, sink="noop")
     by_name: dict[str, int] = {}
     for report in mr.reports(done.query):
-        name = report.name.split("#")[0]
-        by_name[name] = by_name.get(name, 0) + report.counts.matches
+        by_name[report.name] = by_name.get(report.name, 0) + report.counts.matches
     truth = _truth(SALES["id"].to_pylist(), 1)["matched"]
     assert by_name == {"one": truth, "other": 3 * truth}
+
+
+def test_calls_of_one_name_are_numbered_in_their_order_after_a_restart_too(
+    spark: SparkSession, warehouse: Path, tmp_path: Path
+) -> None:
+    table = _table(warehouse / "orders", 1)
+    stream = read_stream(spark, write_files(SALES, tmp_path / "source", 2))
+    for run in ("first", "again"):
+        once = mr.enrich(stream, table, "id", how="left", columns={"v": "v1"})
+        pair = [mr.Lookup(table, "id", columns={"v": "v2"}), mr.Lookup(table, "id", columns={"v": "v3"})]
+        done = run_query(mr.enrich(once, pair, name=None), tmp_path / run, sink="noop")
+        reports = [report for report in mr.reports(done.query) if report.batch_id == 0]
+        assert [report.name for report in reports] == ["orders", "orders 2", "orders 3"]
+        assert [str(report).split(":")[0] for report in reports] == [
+            "batch 0 of orders", "batch 0 of orders 2", "batch 0 of orders 3",
+        ]  # fmt: skip
+
+
+def test_a_call_keeps_its_name_where_another_of_that_name_had_no_rows() -> None:
+    first, second = (new_label("orders", streaming=True) for _ in range(2))
+    third = new_label("orders 2", streaming=True)
+    assert shown_names([second, first], []) == {first: "orders", second: "orders 2"}
+    assert shown_names([second], [second, first]) == {second: "orders 2"}
+    assert shown_names([third, second, first], []) == {first: "orders", second: "orders 3", third: "orders 2"}
+
+
+def test_calls_inside_foreach_batch_are_numbered_within_their_batch() -> None:
+    batches = [[new_label("a#b", streaming=False) for _ in range(2)] for _ in range(3)]
+    everything = [label for labels in batches for label in labels]
+    for labels in batches:
+        assert list(shown_names(labels, everything).values()) == ["a#b", "a#b 2"]
+
+
+def test_an_observation_without_a_name_takes_that_of_the_call(spark: SparkSession, warehouse: Path) -> None:
+    for name, shown in ((None, "orders"), ("sales", "sales")):
+        watch = Observation()
+        mr.enrich(frame(spark, SALES), _table(warehouse / "orders", 1), "id", name=name, observation=watch).count()
+        (report,) = mr.reports(watch)
+        assert report.name == shown
 
 
 def test_an_empty_micro_batch_is_counted_as_nothing(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:

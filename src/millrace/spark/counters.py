@@ -8,7 +8,6 @@ Spark's `observe` calls an aggregate for each of them, which takes about a tenth
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from typing import Any
 
 from pyspark import SparkContext, TaskContext
@@ -68,12 +67,14 @@ def counters_for(stream: DataFrame, label: str) -> TaskCounters | None:
         return TaskCounters(_used[1], label)
 
 
-def collected(run: str, batch: int) -> Iterable[tuple[str, list[str]]]:
-    """What the tasks of a batch have sent: the `enrich` calls and the counts of their partitions."""
+def collected(run: str, batch: int) -> tuple[dict[str, list[str]], set[str]]:
+    """What the tasks of a batch have sent: the `enrich` calls and the counts of their partitions. And all calls that have sent
+    something in any batch of the run."""
     with _lock:
         everything = dict(_used[1].value) if _used is not None else {}
     calls: dict[str, list[str]] = {}
-    for (of_run, of_batch, label, _), text in everything.items():
-        if (of_run, of_batch) == (run, batch):
+    of_run = {key: text for key, text in everything.items() if key[0] == run}
+    for (_, of_batch, label, _), text in of_run.items():
+        if of_batch == batch:
             calls.setdefault(label, []).append(text)
-    return calls.items()
+    return calls, {label for _, _, label, _ in of_run}

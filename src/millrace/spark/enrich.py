@@ -42,11 +42,11 @@ from millrace.spark.arguments import (
     wrong_table,
 )
 from millrace.spark.counters import TaskCounters, counters_for
+from millrace.spark.labels import new_label, note_observation
 from millrace.spark.master import MasterTable
 from millrace.spark.parquet import ParquetTable
 from millrace.spark.planned import PlannedTable
 from millrace.spark.references import Renumbered
-from millrace.spark.reports import PREFIX
 from millrace.spark.schema import (
     arrow_type,
     case_sensitive,
@@ -62,7 +62,6 @@ from millrace.spark.spread import spread_rows
 from millrace.spark.task import EnrichTask, OnePass, RowsPass, Shape, in_place, one_range_each, plan_group
 from millrace.spark.workers import use_this_python
 
-_numbers = itertools.count(1)
 _NO_BYTES = 2048  # smaller numbers than this are surely not meant as bytes
 
 On = str | Sequence[Any] | Mapping[str, str] | Condition
@@ -122,6 +121,8 @@ def enrich(
     memory_bytes = max(1, checked_memory(memory) // len(lookups))
     use_this_python(stream.sparkSession)
     calls = _calls(stream, lookups, memory_bytes, strategy, read, ordered)
+    if observation is not None:
+        note_observation(observation, calls[0].label)
     if spread is not None:
         stream = spread_rows(stream, calls[0].on, spread)
     keyed = [call for call in calls if call.shape != "rows"]
@@ -195,7 +196,7 @@ class _Call:
             strategy=_strategy(strategy, table, condition),
             shape=_shape(how, table, condition, single),
             ordered=ordered,
-            label=f"{PREFIX}{lookup.name or table.name}#{next(_numbers)}",
+            label=new_label(lookup.name or table.name, streaming=stream.isStreaming),
         )
         call.try_out(call.task(stream))
         return call

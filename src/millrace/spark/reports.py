@@ -20,8 +20,8 @@ from millrace.core.ledger import Ledger
 from millrace.core.step import StepCounts
 from millrace.core.wording import counted, format_seconds
 from millrace.spark.counters import collected
+from millrace.spark.labels import PREFIX, observation_name, shown_names
 
-PREFIX = "millrace:"
 _COUNTS = set(StepCounts().as_dict())
 
 
@@ -48,7 +48,7 @@ class BatchReport:
         batch = "" if self.batch_id is None else f"batch {self.batch_id:,} of "
         took = [] if self.seconds is None else [f"{format_seconds(self.seconds)} in all"]
         rows = f"{counted(self.rows_in, 'row')} in, {self.matched:,} matched, {self.unmatched:,} unmatched{self._why}"
-        return ", ".join([f"{batch}{self.name.split('#')[0]}: {rows}", *self._left, self._version, self._reads, *took])
+        return ", ".join([f"{batch}{self.name}: {rows}", *self._left, self._version, self._reads, *took])
 
     def __repr__(self) -> str:
         """What people look for first; internals last."""
@@ -106,7 +106,7 @@ class BatchReport:
 def reports(source: Any) -> list[BatchReport]:
     """The reports of a streaming query (from its recent progress), of one progress, or of an `Observation`."""
     if isinstance(source, observation_classes()):
-        return [_report(source._name or PREFIX, None, _observed(source))]
+        return [_report(observation_name(source), None, _observed(source))]
     if hasattr(source, "recentProgress"):
         return [report for progress in source.recentProgress for report in reports(progress)]
     observed = getattr(source, "observedMetrics", None)
@@ -115,9 +115,10 @@ def reports(source: Any) -> list[BatchReport]:
             f"reports come from a streaming query, its progress, or an Observation; got {type(source).__name__}"
         )
     texts = {name: _stats(row.asDict()) for name, row in observed.items() if str(name).startswith(PREFIX)}
-    texts.update(collected(str(source.runId), source.batchId))
-    seconds = _seconds(source)
-    return [_report(name, source.batchId, calls, seconds) for name, calls in texts.items()]
+    sent, of_run = collected(str(source.runId), source.batchId)
+    texts.update(sent)
+    seconds, names = _seconds(source), shown_names(texts, of_run)
+    return [_report(name, source.batchId, texts[label], seconds) for label, name in names.items()]
 
 
 def _seconds(progress: Any) -> float | None:
@@ -150,7 +151,7 @@ def _report(name: str, batch_id: int | None, texts: Iterable[str], seconds: floa
     for group in groups:
         counts += StepCounts(**{key: value for key, value in group.items() if key in _COUNTS})
     return BatchReport(
-        name=name.removeprefix(PREFIX),
+        name=name,
         batch_id=batch_id,
         counts=counts,
         waiting=sum(group["waiting"] for group in groups),
