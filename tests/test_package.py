@@ -48,12 +48,19 @@ def test_a_name_that_is_not_there_gets_a_hint(wrong: str, hint: str) -> None:
     assert not hasattr(mr, wrong)
 
 
+def test_errors_can_be_caught_by_their_root() -> None:
+    with pytest.raises(mr.MillraceError, match="there is no Parquet folder"):
+        mr.estimate("nowhere", "nowhere", on="k", n=mr.count())
+
+
 def _without_spark(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", WITHOUT_SPARK + program], capture_output=True, text=True, check=False)
 
 
 def test_without_spark_the_rest_can_be_used_and_listed() -> None:
-    done = _without_spark("import pydoc; pydoc.render_doc(mr); print(*dir(mr)); mr.estimate, mr.between, mr.sum_")
+    done = _without_spark(
+        "import pydoc; pydoc.render_doc(mr); print(*dir(mr)); mr.estimate, mr.between, mr.sum_, mr.MillraceError"
+    )
     assert done.returncode == 0, done.stderr
     shown = done.stdout.split()
     assert {"estimate", "between", "__version__"} <= set(shown)

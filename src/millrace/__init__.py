@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millrace.core.conditions import between, expr, near, similar
+    from millrace.core.errors import MillraceError
     from millrace.online.aggregations import avg, count, stddev_pop, stddev_samp, sum_, var_pop, var_samp
     from millrace.online.estimate import estimate
     from millrace.online.reports import Report
@@ -21,6 +22,7 @@ __all__ = [
     "BatchReport",
     "Lookup",
     "MasterTable",
+    "MillraceError",
     "ParquetTable",
     "Report",
     "Run",
@@ -46,6 +48,7 @@ _HOMES = {
     "BatchReport": "millrace.spark.reports",
     "Lookup": "millrace.spark.enrich",
     "MasterTable": "millrace.spark.master",
+    "MillraceError": "millrace.core.errors",
     "ParquetTable": "millrace.spark.parquet",
     "Report": "millrace.online.reports",
     "Run": "millrace.online.run",
