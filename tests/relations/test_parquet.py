@@ -64,6 +64,24 @@ def test_pages_can_be_read_in_any_order(folder: Path, table: pa.Table) -> None:
     assert lake.read(2, 5).codes.tolist() == [code for page in forward[2:7] for code in page]
 
 
+def test_what_was_read_is_counted_in_bytes_of_the_files(folder: Path, table: pa.Table) -> None:
+    lake = relation(folder, table)
+    stored = 0
+    for source in list_files(folder):
+        footer = pq.read_metadata(source.path)
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        stored += sum(group.column(place).total_compressed_size for group in groups for place in (0, 1))
+    lake.read(0, lake.pages)
+    counts = lake.take_io_counts()
+    assert (counts["disk_reads"], counts["disk_bytes"]) == (1, stored)
+    assert counts["read_seconds"] > 0
+    assert set(lake.take_io_counts().values()) == {0}
+    lake.read(1, 1)  # and the page before it
+    both = lake.take_io_counts()["disk_bytes"]
+    lake.read(0, 1)
+    assert abs(both - 2 * lake.take_io_counts()["disk_bytes"]) <= 2
+
+
 def test_a_meshjoin_over_it_is_exact(folder: Path, table: pa.Table) -> None:
     keys = pa.record_batch({"k": pa.array([5, 13, None, 1_699, 9_999, 5], pa.int64())})
     spec = JoinSpec(keys.schema, (("k", "id"),), "left", ("k",), ("v",))

@@ -85,6 +85,18 @@ def test_a_batch_without_a_single_match_is_reported_too(spark: SparkSession, lak
     assert (report.rows_in, report.matched, report.counts.absent_keys) == (10, 0, 10)
 
 
+def test_a_report_tells_what_was_read_and_no_version(spark: SparkSession, sales: pa.Table, lake: Path) -> None:
+    from pyspark.sql import Observation
+
+    watch = Observation("sales")
+    mr.enrich(frame(spark, sales), mr.ParquetTable(lake), on="product", columns=["price"], observation=watch).count()
+    (report,) = mr.reports(watch)
+    assert 0 < report.disk_bytes <= sum(path.stat().st_size for path in lake.iterdir())
+    assert report.read_seconds > 0
+    assert report.table_versions == ()
+    assert "version" not in str(report)
+
+
 def test_the_watermark_of_the_stream_is_kept(spark: SparkSession, sales: pa.Table, lake: Path, tmp_path: Path) -> None:
     stream = read_stream(spark, write_files(sales, tmp_path / "in", 3)).withWatermark("at", "10 seconds")
     found = mr.enrich(stream, mr.ParquetTable(lake), on="product", columns=["price"])
@@ -178,6 +190,10 @@ def test_folders_of_other_kinds_are_refused_when_they_are_named(tmp_path: Path) 
     (tmp_path / "json" / "part-0.json").write_text('{"id": 1}\n')
     with pytest.raises(TableError, match=r"part-0\.json is no Parquet file"):
         mr.ParquetTable(tmp_path / "json")
+
+
+def test_a_table_shows_its_folder(lake: Path) -> None:
+    assert repr(mr.ParquetTable(lake)) == f"ParquetTable({str(lake)!r})"
 
 
 def test_shared_folders_are_advised_only_where_spark_misses_a_file(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from tests.spark.running import HOWS, frame, read_stream, run_query, stream_through, write_files
 
 import millrace as mr
-from millrace.core.errors import MillraceError
+from millrace.core.errors import ParameterError
 from millrace.core.step import StepCounts
 from millrace.relations.build import build_table
 from millrace.spark import counters
@@ -55,9 +55,7 @@ def _read_aloud(report: mr.BatchReport, truth: dict[str, int]) -> None:
         r"(nothing read from disk|\d+ reads? of [\d.]+ [KM]iB in [\d.]+ m?s), [\d.]+ m?s in all",
         str(report),
     ), str(report)
-    first = f"BatchReport(name={report.name!r}, batch_id={report.batch_id}, rows_in=100, matched={truth['matched']}, unmatched="
-    assert repr(report).startswith(first)
-    assert repr(report).index("groups=") < repr(report).index("counts=StepCounts(")
+    assert repr(report) == f"<BatchReport {report}>"
 
 
 def test_a_report_of_large_numbers_has_them_in_units() -> None:
@@ -208,7 +206,7 @@ def test_a_result_that_is_used_twice_is_counted_per_use(spark: SparkSession, war
 
 
 def test_reports_are_made_of_queries_only() -> None:
-    with pytest.raises(MillraceError, match="a streaming query, its progress, or an Observation; got int"):
+    with pytest.raises(ParameterError, match="a streaming query, its progress, or an Observation; got int"):
         mr.reports(5)
 
 

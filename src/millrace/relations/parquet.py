@@ -11,6 +11,7 @@ Folders may be partitioned as Hive and Spark do it (`day=2024-05-01/part-0.parqu
 from __future__ import annotations
 
 import bisect
+import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -100,13 +101,15 @@ class ParquetRelation:
         self._opened: tuple[ParquetSource, pq.ParquetFile, FileColumns] | None = None  # the last file
         self._groups: list[tuple[int, int, int]] = []  # (file, row group, first page)
         self._page_rows: list[int] = []  # of each row group
+        self._stored_bytes: list[float] = []  # of a row of each row group, in the file: the columns that are read
         self._position = -1
         self._stream: Iterator[pa.RecordBatch] | None = None
         self._ahead: pa.RecordBatch | None = None  # the page at `_position`, if it was decoded and had no room
         self._divide()
         self._starts = [start for _, _, start in self._groups]
         self.longest_page_rows = max(self._page_rows, default=1)
-        self.reads = self.bytes_read = 0
+        self.reads = 0
+        self.bytes_read = self.read_seconds = 0.0
 
     def encode(self, batch: pa.RecordBatch) -> Codes:
         """Codes of rows; where there is no key, all are 0 and every row is part of the relation."""
@@ -119,6 +122,7 @@ class ParquetRelation:
             raise ParameterError(f"pages {first} to {first + count - 1} do not exist: the table has {self.pages} pages")
         pages: list[pa.RecordBatch] = []
         left = count * self.page_bytes
+        before = time.perf_counter()
         for page in range(first, first + count):
             decoded = self._page(page)
             left -= decoded.nbytes
@@ -128,7 +132,7 @@ class ParquetRelation:
             pages.append(decoded)
         batch = pages[0] if len(pages) == 1 else pa.concat_batches(pages)
         self.reads += 1
-        self.bytes_read += batch.nbytes
+        self.read_seconds += time.perf_counter() - before
         return ParquetRun(self, first, len(pages), batch)
 
     @cached_property
@@ -162,9 +166,9 @@ class ParquetRelation:
         return int(codes[0]), int(codes[1])
 
     def take_io_counts(self) -> dict[str, float]:
-        """What was read since the last call."""
-        counts: dict[str, float] = {"disk_reads": self.reads, "disk_bytes": self.bytes_read}
-        self.reads = self.bytes_read = 0
+        """What was read since the last call: bytes of the files, and the time that reading and decoding took."""
+        counts = {"disk_reads": self.reads, "disk_bytes": round(self.bytes_read), "read_seconds": self.read_seconds}
+        self.reads, self.bytes_read, self.read_seconds = 0, 0.0, 0.0
         return counts
 
     def _page(self, page: int) -> pa.RecordBatch:
@@ -178,6 +182,7 @@ class ParquetRelation:
             self._stream = self._batches(self._files[file], group, self._page_rows[number])
             for _ in range(page - start):
                 next(self._stream)
+            self.bytes_read += (page - start) * self._page_rows[number] * self._stored_bytes[number]
         try:
             batch = next(self._stream)
         except StopIteration:
@@ -186,6 +191,7 @@ class ParquetRelation:
             self._stream = None
             raise DamagedTableError(f"{self._files[file].path}: row group {group} can't be read ({broken})") from broken
         self._position = page + 1
+        self.bytes_read += batch.num_rows * self._stored_bytes[number]
         return self._fitted(batch, self._files[file])
 
     def _batches(self, source: ParquetSource, group: int, rows: int) -> Iterator[pa.RecordBatch]:
@@ -240,6 +246,7 @@ class ParquetRelation:
     def _divide(self) -> None:
         """Cut row groups into pages, and say how many bytes a page has at most, as far as footers and samples tell."""
         sizes: list[tuple[int, int]] = []  # rows and bytes of each row group
+        in_file: list[int] = []  # bytes of each row group as they are stored
         self.reader_bytes = 0  # what reading takes beside decoded pages
         for number, source in enumerate(self._files):
             metadata = self._open(source).metadata
@@ -250,6 +257,7 @@ class ParquetRelation:
                     chunks = [about.column(leaf) for leaf in leaves]
                     self._groups.append((number, group, 0))
                     sizes.append((about.num_rows, sum(chunk.total_uncompressed_size for chunk in chunks)))
+                    in_file.append(sum(chunk.total_compressed_size for chunk in chunks))
                     self.reader_bytes = max(self.reader_bytes, sum(map(self._chunk_bytes, chunks)))
         sampled = self._sampled(sizes)
         usual = float(np.median([*sampled.values()])) if sampled else 1.0
@@ -259,6 +267,7 @@ class ParquetRelation:
             each = max(1.0, encoded_bytes / rows, sampled.get(number, usual))
             most = int(max(1, min(self._rows_per_page, rows, PAGE_BYTES // each)))
             self._page_rows.append(most)
+            self._stored_bytes.append(in_file[number] / rows)
             self._groups[number] = (*self._groups[number][:2], self.pages)
             self.pages += -(-rows // most)
             self.rows += rows

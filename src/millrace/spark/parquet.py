@@ -56,6 +56,9 @@ class ParquetTable:
         check_parquet(list_files(self.path)[0].path)
         self.pins = None if pins is None else pins_folder(pins, self.path)
 
+    def __repr__(self) -> str:
+        return f"ParquetTable({self.path!r})"
+
     def planned(self, stream: DataFrame, key: tuple[str, ...]) -> PlannedTable:
         """For `enrich`: columns and types as Spark sees them now."""
         found, at_us = list_folder(self.path), now_us()

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import Observation
 
 from millrace.core.budget import format_bytes
-from millrace.core.errors import MillraceError
+from millrace.core.errors import MillraceError, ParameterError
 from millrace.core.ledger import Ledger
 from millrace.core.step import StepCounts
 from millrace.core.wording import counted, format_seconds
@@ -33,7 +33,7 @@ class BatchReport:
     batch_id: int | None
     counts: StepCounts
     waiting: int
-    table_versions: tuple[int, ...]
+    table_versions: tuple[int, ...]  # none for a table that has no versions
     disk_reads: int
     disk_bytes: int
     read_seconds: float
@@ -48,14 +48,10 @@ class BatchReport:
         batch = "" if self.batch_id is None else f"batch {self.batch_id:,} of "
         took = [] if self.seconds is None else [f"{format_seconds(self.seconds)} in all"]
         rows = f"{counted(self.rows_in, 'row')} in, {self.matched:,} matched, {self.unmatched:,} unmatched{self._why}"
-        return ", ".join([f"{batch}{self.name}: {rows}", *self._left, self._version, self._reads, *took])
+        return ", ".join([f"{batch}{self.name}: {rows}", *self._left, *self._version, self._reads, *took])
 
     def __repr__(self) -> str:
-        """What people look for first; internals last."""
-        first = {name: getattr(self, name) for name in ("name", "batch_id", "rows_in", "matched", "unmatched")}
-        rest = {name: value for name, value in vars(self).items() if name not in first and name != "counts"}
-        shown = {**first, **rest, "counts": self.counts}
-        return f"BatchReport({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        return f"<BatchReport {self}>"
 
     @property
     def _why(self) -> str:
@@ -73,9 +69,11 @@ class BatchReport:
         return [f"{count:,} {what}" for count, what in ((self.waiting, "waiting"), (self.counts.deferred, "deferred")) if count]
 
     @property
-    def _version(self) -> str:
+    def _version(self) -> list[str]:
+        if not self.table_versions:
+            return []
         numbers = ", ".join(map(str, self.table_versions))
-        return f"table {'version' if len(self.table_versions) == 1 else 'versions'} {numbers or 'unknown'}"
+        return [f"table {'version' if len(self.table_versions) == 1 else 'versions'} {numbers}"]
 
     @property
     def _reads(self) -> str:
@@ -111,7 +109,7 @@ def reports(source: Any) -> list[BatchReport]:
         return [report for progress in source.recentProgress for report in reports(progress)]
     observed = getattr(source, "observedMetrics", None)
     if observed is None:
-        raise MillraceError(
+        raise ParameterError(
             f"reports come from a streaming query, its progress, or an Observation; got {type(source).__name__}"
         )
     texts = {name: _stats(row.asDict()) for name, row in observed.items() if str(name).startswith(PREFIX)}
@@ -159,7 +157,7 @@ def _report(name: str, batch_id: int | None, texts: Iterable[str], seconds: floa
         disk_bytes=sum(group.get("disk_bytes", 0) for group in groups),
         read_seconds=sum(group.get("read_seconds", 0.0) for group in groups),
         memory_bytes=max((group["memory_bytes"] for group in groups), default=0),
-        table_versions=tuple(sorted({group["table_version"] for group in groups})),
+        table_versions=tuple(sorted({group["table_version"] for group in groups} - {None})),
         seconds=seconds,
         reversed_ranges=max((group.get("reversed_ranges", 0) for group in groups), default=0),
         copied_bytes=sum(group.get("copied_bytes", 0) for group in groups),

@@ -363,7 +363,7 @@ class TaskHost:
             "groups": max(1, self._groups),  # rows that are not put in order are one
             "waiting": self._ledger.waiting,
             "memory_bytes": max(self._peak_bytes, self._budget.peak_bytes),
-            "table_version": version.number if version is not None else 0,
+            "table_version": version.number if version is not None else None,
             "strategy": self._task.strategy,
             "reversed_ranges": self._reversed_ranges(),
         }
