@@ -175,6 +175,9 @@ def test_inspect_says_what_a_folder_is_that_holds_no_table(tmp_path: Path) -> No
         result = run("inspect", str(tmp_path / name))
         assert result.exit_code == 1
         assert text in result.output
+        assert "MasterTable.build" not in result.output
+        path = tmp_path / name if name in ("nowhere", "half") else "NEW_FOLDER"
+        assert f"millrace build FILES.parquet {path} --key COLUMN" in result.output or name == "files/part-0.parquet"
 
 
 def test_an_empty_table_reads_well(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def _bytes(source: Path) -> int:
 def inspect_table(path: Path, *, verify: bool, as_json: bool, console: Console) -> bool:
     """Print what is in a table folder; returns False when pages are damaged."""
     path = local_path(path)
-    versions = read_versions(path)
+    versions = read_versions(path, _build_by_command)
     current = version_at(versions, now_us())
     check = _verify_all(path, versions, Console(stderr=True)) if verify else None
     if as_json:
@@ -91,6 +91,10 @@ def inspect_table(path: Path, *, verify: bool, as_json: bool, console: Console) 
     else:
         _show(path, versions, current, check, console)
     return check is None or not check.damage
+
+
+def _build_by_command(path: str) -> str:
+    return f"millrace build FILES.parquet {shlex.quote(path)} --key COLUMN"
 
 
 @dataclass

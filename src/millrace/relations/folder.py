@@ -148,15 +148,20 @@ def is_table(folder: Path) -> bool:
     return table_exists(folder) and any(folder.glob(VERSION_FOLDERS))
 
 
-def read_versions(folder: Path) -> list[TableVersion]:
-    """The versions of a table, oldest first; an error that says what is wrong where there are none to read."""
+def _build_in_python(path: str) -> str:
+    return f"MasterTable.build(df, key=..., path={path!r})"
+
+
+def read_versions(folder: Path, build: Callable[[str], str] = _build_in_python) -> list[TableVersion]:
+    """The versions of a table, oldest first; an error that says what is wrong where there are none to read. `build`: how a
+    table is built at a path, for that error."""
     path = folder / MANIFEST
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        raise _missing(folder) from None
+        raise _missing(folder, build) from None
     except NotADirectoryError:
-        raise TableError(f"{folder} is a file, not a table folder; give the folder that MasterTable.build wrote") from None
+        raise TableError(f"{folder} is a file, not a table folder; give the folder of a table that was built") from None
     except OSError as refused:
         raise TableError(f"{path} can't be read ({refused}); check the rights on the folder and its disk") from refused
     try:
@@ -287,32 +292,28 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def _missing(folder: Path) -> TableError:
-    build = f"MasterTable.build(df, key=..., path={str(folder)!r})"
+def _missing(folder: Path, build: Callable[[str], str]) -> TableError:
     if not folder.exists():
-        return TableError(f"there is no table at {folder}; build one with {build}")
+        return TableError(f"there is no table at {folder}; build one with {build(str(folder))}")
     if any(folder.glob(VERSION_FOLDERS)):
         if any(is_locked(file) for file in folder.glob(f"{VERSION_FOLDERS}/{BUILDING}")):
             return TableError(f"{folder} is being built for the first time; open it when the build has finished")
         return TableError(
             f"{folder} holds a table whose build never finished: it was killed, or its machine went down; build it again with "
-            f"{build}, which removes what is left of it"
+            f"{build(str(folder))}, which removes what is left of it"
         )
-    return TableError(f"{folder} is not a millrace table (no {MANIFEST}){_what_else(folder)}")
+    return TableError(f"{folder} is not a millrace table (no {MANIFEST}){_what_else(folder, build)}")
 
 
-def _what_else(folder: Path) -> str:
+def _what_else(folder: Path, build_at: Callable[[str], str]) -> str:
     """What the folder is instead, and what to do."""
-    build = "build a table in a folder of its own"
+    build = f"build a table in a folder of its own with {build_at('NEW_FOLDER')}"
     if (folder / "_delta_log").exists():
         return f" but a Delta table; read it with Spark and {build}"
     if any(next(folder.glob(pattern), None) for pattern in ("*.parquet", "*=*/**/*.parquet")):
-        return (
-            f" but a folder of Parquet files; use the files as they are with mr.ParquetTable({str(folder)!r}), or {build}: "
-            f"MasterTable.build(spark.read.parquet({str(folder)!r}), key=..., path=...)"
-        )
+        return f" but a folder of Parquet files; use the files as they are with mr.ParquetTable({str(folder)!r}), or {build}"
     empty = " but an empty folder" if not any(folder.iterdir()) else ""
-    return f"{empty}; give the folder that MasterTable.build wrote, or {build}"
+    return f"{empty}; give the folder of a table that was built, or {build}"
 
 
 def _sync_folder(folder: Path) -> None:
