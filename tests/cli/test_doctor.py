@@ -88,6 +88,14 @@ def test_the_python_of_workers_is_looked_at(tmp_path: Path, monkeypatch: pytest.
     (finding,) = software.check_workers()
     assert finding.status == "fail"
     assert f"export PYSPARK_PYTHON={sys.executable}" in finding.advice
+    other.rename(tmp_path / "python3")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    (finding,) = software.check_workers()
+    assert finding.status == "note"
+    assert "with a local master, enrich and build give workers this Python by themselves" in finding.found
+    for words in ("on a cluster", "for Python UDFs that run before", f"export PYSPARK_PYTHON={sys.executable}"):
+        assert words in finding.advice
 
 
 def test_the_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from millrace.cli.findings import Finding
 from millrace.cli.machine import check_disk, check_limits, check_memory
 from millrace.cli.software import check_java, check_kernels, check_packages, check_python, check_spark_job, check_workers
 
-_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+_COLOURS = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "red"}
 
 Show = Callable[[Finding], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Status = Literal["ok", "warn", "fail"]
+Status = Literal["ok", "note", "warn", "fail"]  # a note: not in the way of anything on this machine
 
 
 @dataclass(frozen=True)

@@ -134,14 +134,22 @@ def _kernel_sum() -> int:
 
 
 def check_workers() -> list[Finding]:
-    """The Python of Spark's workers: it needs millrace and pyarrow, and must be of this version."""
+    """The Python of Spark's workers: it needs millrace and pyarrow, and must be of this version. With a local master, `enrich`
+    and `build` see to that where nobody has named a Python."""
     named = os.environ.get("PYSPARK_PYTHON")
     shown = f"PYSPARK_PYTHON={named}" if named else "PYSPARK_PYTHON is not set, so Spark takes python3 of the PATH"
-    advice = f"export PYSPARK_PYTHON={sys.executable} before you start your own sessions (millrace's commands do so themselves)"
     problem = worker_problem(named or "python3")
     if problem is None:
         return [Finding("workers", "ok", f"{shown}: has millrace and pyarrow")]
-    return [Finding("workers", "fail" if named else "warn", f"{shown}, and that {problem}", advice)]
+    export = f"export PYSPARK_PYTHON={sys.executable} before you start your own sessions"
+    if named:
+        advice = f"{export} (millrace's commands do so themselves)"
+        return [Finding("workers", "fail", f"{shown}, and that {problem}", advice)]
+    found = f"{shown}, and that {problem}; with a local master, enrich and build give workers this Python by themselves"
+    advice = (
+        f"for Python UDFs that run before enrich or build: {export}; on a cluster, name a Python of its hosts that has millrace"
+    )
+    return [Finding("workers", "note", found, advice)]
 
 
 def check_spark_job(scratch: Path) -> list[Finding]:
