@@ -217,8 +217,9 @@ class _Shown:
 def test_a_notebook_without_widgets_is_shown_a_line_that_changes(
     spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    shown, shell = _Shown(), SimpleNamespace(kernel=object())
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    shown, shell = _Shown(), SimpleNamespace(kernel=object(), execution_count=1)
+    ipython = SimpleNamespace(get_ipython=lambda: shell, __file__="/IPython/__init__.py")  # PySpark looks at the file
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
     mr.MasterTable.build(spark.range(1_000), "id", warehouse / "table", shards=1)
     assert shown.lines[0] == "1 of 3: reading and sorting"
