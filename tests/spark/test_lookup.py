@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 from tests.spark.running import frame, same_rows, stream_through
 
 import millrace as mr
@@ -294,3 +295,22 @@ def test_what_makes_no_sense_is_refused(spark: SparkSession, warehouse: Path) ->
         mr.enrich(sales, [lookup, mr.Lookup(table, ("price", "product"))])  # what another table adds is not there yet
     with pytest.raises(ParameterError, match="an observation counts one table"):
         mr.enrich(sales, [lookup, lookup], observation=Observation("counts"))
+
+
+def test_a_task_that_lacks_memory_says_how_much_all_tables_together_need(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        pq.write_table(pa.table({"id": [1, 2], name: ["x", "y"]}), tmp_path / f"{name}.parquet")
+    lookups = [mr.Lookup(mr.ParquetTable(tmp_path / f"{name}.parquet"), on="id") for name in ("a", "b", "c")]
+    stream = spark.range(1, 3, 1, 1).select("id", F.expr("repeat('z', 900000)").alias("said"))
+    given, asked = 3 << 20, []
+    while len(asked) < 4:  # what is asked for is more than was given, and is enough in the end
+        try:
+            found = mr.enrich(stream, lookups, memory=given).selectExpr("sum(length(said))", "count(a, b, c)").collect()
+            break
+        except Exception as failed:
+            error = mr.task_error(failed)
+            asked.append(error.needed_bytes if isinstance(error, BudgetError) else 0)
+            given = asked[-1]
+    assert asked == sorted(asked)
+    assert asked[0] > 3 << 20
+    assert tuple(found[0]) == (1_800_000, 2)
