@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millrace.core.conditions import between, expr, near, similar
     from millrace.core.errors import MillraceError
-    from millrace.online.aggregations import avg, count, stddev_pop, stddev_samp, sum_, var_pop, var_samp
     from millrace.online.estimate import estimate
-    from millrace.online.reports import Report
-    from millrace.online.run import Run
-    from millrace.spark.enrich import Lookup, enrich
+    from millrace.online.question.aggregations import avg, count, stddev_pop, stddev_samp, sum_, var_pop, var_samp
+    from millrace.online.run.reports import Report
+    from millrace.online.run.run import Run
+    from millrace.spark.enrich import enrich
     from millrace.spark.failures import task_error
+    from millrace.spark.lookups import Lookup
     from millrace.spark.master import MasterTable
     from millrace.spark.parquet import ParquetTable
     from millrace.spark.reports import BatchReport, reports
@@ -46,27 +47,27 @@ __all__ = [
 
 _HOMES = {
     "BatchReport": "millrace.spark.reports",
-    "Lookup": "millrace.spark.enrich",
+    "Lookup": "millrace.spark.lookups",
     "MasterTable": "millrace.spark.master",
     "MillraceError": "millrace.core.errors",
     "ParquetTable": "millrace.spark.parquet",
-    "Report": "millrace.online.reports",
-    "Run": "millrace.online.run",
-    "avg": "millrace.online.aggregations",
+    "Report": "millrace.online.run.reports",
+    "Run": "millrace.online.run.run",
+    "avg": "millrace.online.question.aggregations",
     "between": "millrace.core.conditions",
-    "count": "millrace.online.aggregations",
+    "count": "millrace.online.question.aggregations",
     "enrich": "millrace.spark.enrich",
     "estimate": "millrace.online.estimate",
     "expr": "millrace.core.conditions",
     "near": "millrace.core.conditions",
     "reports": "millrace.spark.reports",
     "similar": "millrace.core.conditions",
-    "stddev_pop": "millrace.online.aggregations",
-    "stddev_samp": "millrace.online.aggregations",
-    "sum_": "millrace.online.aggregations",
+    "stddev_pop": "millrace.online.question.aggregations",
+    "stddev_samp": "millrace.online.question.aggregations",
+    "sum_": "millrace.online.question.aggregations",
     "task_error": "millrace.spark.failures",
-    "var_pop": "millrace.online.aggregations",
-    "var_samp": "millrace.online.aggregations",
+    "var_pop": "millrace.online.question.aggregations",
+    "var_samp": "millrace.online.question.aggregations",
 }
 
 

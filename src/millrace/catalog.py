@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from millrace.core.budget import Budget
 from millrace.core.conditions import Condition, Kind
+from millrace.core.enough import fits, least_memory
 from millrace.core.errors import BudgetError, ParameterError, StrategyError
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
 from millrace.joins.hybridjoin import HybridJoin
@@ -22,7 +24,8 @@ from millrace.joins.sweepjoin import SweepJoin
 from millrace.joins.xhybridjoin import XHybridJoin
 
 ConditionName = Literal["equality"] | Kind
-Host = Literal["process", "spark"]
+HostName = Literal["process", "spark"]
+Told = Literal["costs", "window_tuples"]  # what a host may know that a join can use: see `Algorithm.told`
 
 CONDITIONS: tuple[ConditionName, ...] = ("equality", "between", "near", "similar", "expr")
 
@@ -36,7 +39,16 @@ class Algorithm:
     paper: str
     needs_index: bool
     conditions: tuple[ConditionName, ...]
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostName, ...]
+    # What a host tells the join, as parameters. `told`: unit costs of the disk that the table lies on, and rows of a group,
+    # where the host knows them. `drained`: what holds for a host that empties the join after each group of rows.
+    told: tuple[Told, ...] = ()
+    drained: Mapping[str, Any] = field(default_factory=dict)
+    instant: bool = False  # where pages lie in memory, looking keys up at once gives the same rows sooner
+
+    def parameters(self, **known: Any) -> dict[str, Any]:
+        """The parameters of a join whose host drains it and knows this much."""
+        return {**self.drained, **{name: known[name] for name in self.told if name in known}}
 
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -47,6 +59,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),
+        drained={"tuples_per_step": None, "pool_bytes": "rest"},
     ),
     Algorithm(
         name="meshjoin",
@@ -79,6 +92,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),
+        told=("costs",),
     ),
     Algorithm(
         name="sweepjoin",
@@ -87,6 +101,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),
+        told=("costs", "window_tuples"),
+        instant=True,
     ),
 )
 
@@ -133,8 +149,24 @@ def make_lookups(stream_schema: pa.Schema, carry: tuple[str, ...], lookups: Sequ
 
     A fifth of each part is set aside for what waits between the joins.
     """
-    joins: list[SemiStreamJoin] = []
-    part = budget.free_bytes // len(lookups)
+
+    def made(memory_bytes: int) -> list[SemiStreamJoin]:
+        part = max(1, memory_bytes // len(lookups) * 4 // 5)
+        return [make_join(one.strategy, one.relation, spec, Budget(part)) for one, spec in specs]
+
+    specs = list(zip(lookups, _specs(stream_schema, carry, lookups), strict=True))
+    try:
+        joins = made(budget.free_bytes)
+    except BudgetError as small:
+        needed = budget.used_bytes + least_memory(partial(fits, made), budget.free_bytes)
+        text = f"the memory budget is too small for {len(lookups)} tables: give memory={needed} or more"
+        raise BudgetError(text, needed) from small
+    budget.reserve("joins with several tables", budget.free_bytes // len(lookups) * len(lookups))
+    return Several(joins)
+
+
+def _specs(stream_schema: pa.Schema, carry: tuple[str, ...], lookups: Sequence[TableLookup]) -> Iterator[JoinSpec]:
+    """What each join of a row has to do. A column of the stream goes along while a later join compares it."""
     schema = stream_schema
     for number, lookup in enumerate(lookups):
         later = {name for other in lookups[number + 1 :] for name in _stream_columns(other, schema)}
@@ -143,15 +175,8 @@ def make_lookups(stream_schema: pa.Schema, carry: tuple[str, ...], lookups: Sequ
         if clash:
             raise ParameterError(f"several tables have a column {min(clash)!r}: rename it in one of them")
         spec = JoinSpec(schema, lookup.on, lookup.how, kept, lookup.columns, lookup.condition)
-        try:
-            joins.append(make_join(lookup.strategy, lookup.relation, spec, Budget(part * 4 // 5)))
-        except BudgetError as small:
-            needed = -(-small.needed_bytes * 5 // 4) * len(lookups)
-            text = f"the memory budget is too small for {len(lookups)} tables: give memory={needed} or more"
-            raise BudgetError(text, needed) from small
+        yield spec
         schema = spec.output_schema(lookup.relation)
-    budget.reserve("joins with several tables", part * len(lookups))
-    return Several(joins)
 
 
 def _stream_columns(lookup: TableLookup, schema: pa.Schema) -> tuple[str, ...]:

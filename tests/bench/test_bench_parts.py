@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.bench.data import ROW_BYTES, made_once, master_rows, stream_files, stream_schema
+from millrace.bench.enrich.results import Result, checksums_agree, compared, merged, rows_agree
+from millrace.bench.enrich.stores import VALUE_TYPE, enrich_batch, pack_keys, pack_values, unpack_values
 from millrace.bench.memory import status_bytes
 from millrace.bench.options import MASTER_COLUMNS, EnrichOptions, GrowthOptions
-from millrace.bench.results import Result, checksums_agree, compared, merged, rows_agree
-from millrace.bench.stores import VALUE_TYPE, enrich_batch, pack_keys, pack_values, unpack_values
 from millrace.core.errors import MillraceError
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from millrace.bench.chart import growth_chart
+from millrace.bench.enrich.chart import growth_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.bench.app import bench_app
-from millrace.bench.coverage import CASES, ENGINE_CASES, CoverageOptions, _checks, confirmed, verdicts
+from millrace.bench.estimate.coverage import CASES, ENGINE_CASES, CoverageOptions, _checks, confirmed, verdicts
 from millrace.core.errors import ParameterError
-from millrace.online.coverage_engine import measure_engine
-from millrace.online.populations import many_to_many
+from millrace.online.coverage.engine import measure_engine
+from millrace.online.coverage.populations import many_to_many
 
 
 def test_the_benchmark_writes_the_tables_of_the_docs(tmp_path: Path) -> None:

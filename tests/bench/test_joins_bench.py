@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.bench.app import bench_app
-from millrace.bench.joinclock import DeviceClock
-from millrace.bench.joinrun import JoinRun, Limits
-from millrace.bench.joins import cells, contenders, run_joins
+from millrace.bench.joins.clock import DeviceClock
+from millrace.bench.joins.joins import cells, contenders, run_joins
+from millrace.bench.joins.run import JoinRun, Limits
 from millrace.bench.options import JoinOptions
 from millrace.catalog import ALGORITHMS, make_join
 from millrace.core.budget import Budget
@@ -72,7 +72,7 @@ def test_every_join_of_the_catalog_runs_on_the_disk_and_on_a_device_and_the_repo
         assert result["cpu_ns_per_tuple"] > 0
         if result["device"] == "disk":
             assert result["kernel_ns_per_tuple"] == pytest.approx(sum(result["kernels"].values()))
-            assert "relations.records.copy_records" in result["kernels"]
+            assert "relations.row_records.copy_records" in result["kernels"]
             hashed = result["join"] in ("meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin")
             assert ("structures.hashtable._probe" in result["kernels"]) == hashed
     (cell, _) = report["cells"]

@@ -8,8 +8,8 @@ import decimal
 import pyarrow as pa
 import pytest
 
+from millrace.checks.reference import reference_join, reference_pairs, same_rows
 from millrace.core.protocols import HOWS, How, JoinSpec
-from millrace.joins.reference import reference_join, reference_pairs, same_rows
 
 D = decimal.Decimal
 NAN = float("nan")

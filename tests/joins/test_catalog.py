@@ -32,7 +32,7 @@ def test_an_algorithm_has_its_module_its_tests_and_its_page(row: Algorithm) -> N
 
 def test_every_join_of_the_package_is_listed() -> None:
     folder = Path(str(millrace.__file__)).parent / "joins"
-    shared = {"__init__", "door", "emit", "fetch", "ordered", "pairs", "reading", "reference", "scan", "several", "sizing"}
+    shared = {"__init__", "door", "emit", "fetch", "found_matches", "reading", "scan", "several", "sizing", "stream_order"}
     assert {file.stem for file in folder.glob("*.py")} - shared == {row.name for row in ALGORITHMS}
 
 

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
-from millrace.core.step import Int64Array
-from millrace.online.dbo import DBO
-from millrace.online.functions import Functions, Pairs, Products
-from millrace.online.grace import Grace
-from millrace.online.hash_ripple import HashRipple
-from millrace.online.hmj import HMJ
-from millrace.online.inputs import ArrayInput
-from millrace.online.prjoin import PRJoin
+from millrace.online.joins.dbo import DBO
+from millrace.online.joins.grace import Grace
+from millrace.online.joins.hash_ripple import HashRipple
+from millrace.online.joins.hmj import HMJ
+from millrace.online.joins.prjoin import PRJoin
+from millrace.online.joins.ripple import Ripple
+from millrace.online.joins.rpj import RPJ
+from millrace.online.joins.sms import SMS
+from millrace.online.joins.xjoin import XJoin
+from millrace.online.pair_functions import Functions, Pairs, Products
 from millrace.online.protocol import Input, OnlineJoin
-from millrace.online.ripple import Ripple
-from millrace.online.rpj import RPJ
-from millrace.online.sms import SMS
-from millrace.online.spill import FileSpill
-from millrace.online.xjoin import XJoin
+from millrace.online.storage.inputs import ArrayInput
+from millrace.online.storage.spill import FileSpill
 
 ALGORITHMS: dict[str, Callable[..., OnlineJoin]] = {
     "grace": Grace,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from millrace.core.errors import ParameterError
-from millrace.online.aggregates import AGGREGATES, aggregate, functions_needed, known, refusal
-from millrace.online.estimators import Totals, exactly, rectangle
-from millrace.online.sums import sums_of_matches
+from millrace.online.statistics.aggregates import AGGREGATES, aggregate, functions_needed, known, refusal
+from millrace.online.statistics.estimators import Totals, exactly, rectangle
+from millrace.online.statistics.totals import sums_of_matches
 
 VALUES = [3.0, 8.5, -2.0, 4.25, 4.25, 11.0]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from millrace.core.errors import ParameterError
-from millrace.online.answers import totals_of
-from millrace.online.estimators import Totals, finishing, rectangle, staggered
-from millrace.online.sums import Sums, stacked, sums_of_matches
+from millrace.online.statistics.answers import totals_of
+from millrace.online.statistics.estimators import Totals, finishing, rectangle, staggered
+from millrace.online.statistics.totals import Sums, stacked, sums_of_matches
 
 RANDOM = np.random.default_rng(30)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from millrace.core.errors import ParameterError
-from millrace.online.coverage import Coverage, measure
-from millrace.online.estimators import staggered_blocks
-from millrace.online.intervals import IntervalRule
-from millrace.online.populations import Population, foreign_key, many_to_many, one_to_one_lognormal
+from millrace.online.coverage.coverage import Coverage, measure
+from millrace.online.coverage.populations import Population, foreign_key, many_to_many, one_to_one_lognormal
+from millrace.online.statistics.estimators import staggered_blocks
+from millrace.online.statistics.intervals import IntervalRule
 
 LIGHT = {
     "one-to-one": lambda: one_to_one_lognormal(2000),

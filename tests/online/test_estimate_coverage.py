@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import millrace as mr
-from millrace.online.quantiles import normal_quantile
+from millrace.online.statistics.quantiles import normal_quantile
 
 Z = normal_quantile(0.95)
 ALL = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from millrace.core.errors import ParameterError
-from millrace.online.estimators import (
+from millrace.online.statistics.estimators import (
     Totals,
     exactly,
     finishing,
@@ -21,7 +21,7 @@ from millrace.online.estimators import (
     staggered,
     staggered_blocks,
 )
-from millrace.online.sums import Sums, stacked, sums_of_matches
+from millrace.online.statistics.totals import Sums, stacked, sums_of_matches
 
 RANDOM = np.random.default_rng(20)
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.online.inputs import StallingInput
 from tests.online.tables import ALGORITHMS, COUNT_AND_SUM, KINDS, Collected, Tables, join_of, tables
 
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError
-from millrace.online.functions import Functions, Products
-from millrace.online.inputs import ArrayInput, StallingInput
+from millrace.online.pair_functions import Functions, Products
 from millrace.online.protocol import Batch, Input, finished
-from millrace.online.spill import FileSpill
+from millrace.online.storage.inputs import ArrayInput
+from millrace.online.storage.spill import FileSpill
 
 NAMES = tuple(ALGORITHMS)
 

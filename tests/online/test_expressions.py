@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.online.evaluate import evaluate
-from millrace.online.expressions import Expression, Names, conjuncts, products
+from millrace.online.question.evaluate import evaluate
+from millrace.online.question.expressions import Expression, Names, conjuncts, products
 
 ROWS = pa.table(
     {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from millrace.online.aggregates import aggregate
-from millrace.online.estimators import Totals, exactly, finishing, rectangle, staggered
-from millrace.online.populations import Population, foreign_key, many_to_many, one_to_one_lognormal
-from millrace.online.sums import FloatArray, Sums, sums_of_keys
-from millrace.online.tails import by_partition
+from millrace.core.arrays import FloatArray
+from millrace.online.coverage.populations import Population, foreign_key, many_to_many, one_to_one_lognormal
+from millrace.online.statistics.aggregates import aggregate
+from millrace.online.statistics.estimators import Totals, exactly, finishing, rectangle, staggered
+from millrace.online.statistics.tails import by_partition
+from millrace.online.statistics.totals import Sums, sums_of_keys
 
 ONE, SUM = np.ones((1, 1)), np.array([[0.0, 1.0]])  # gradients
 

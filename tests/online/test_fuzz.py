@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.online.inputs import StallingInput
 from tests.online.tables import ALGORITHMS
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.errors import BudgetError
-from millrace.core.step import Int64Array
-from millrace.online.functions import Functions, Pairs, Products
-from millrace.online.inputs import ArrayInput, StallingInput
+from millrace.online.pair_functions import Functions, Pairs, Products
 from millrace.online.protocol import Input, OnlineJoin
-from millrace.online.spill import FileSpill, Spill, VirtualSpill
+from millrace.online.storage.inputs import ArrayInput
+from millrace.online.storage.spill import FileSpill, Spill, VirtualSpill
 
 KEYS = ("even", "duplicates", "hot", "zipf", "no match", "empty a", "empty b", "one key", "few", "sorted")
 

@@ -6,7 +6,7 @@ import pytest
 from tests.online.tables import Collected, join_of, tables
 
 from millrace.core.budget import Budget
-from millrace.online.functions import Functions
+from millrace.online.pair_functions import Functions
 from millrace.online.protocol import finished, run
 
 

@@ -8,14 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.online.inputs import parquet_input
 from tests.online.tables import join_of, records
 
 from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
-from millrace.online.inputs import ArrayInput, BatchInput, Track, VirtualInput, parquet_input
 from millrace.online.protocol import Input, finished
-from millrace.online.records import Records
+from millrace.online.question.records import Records
+from millrace.online.storage.inputs import ArrayInput, BatchInput
+from millrace.online.virtual.inputs import Track, VirtualInput
 
 SIDE = Records(KeyCodec((pa.int64(),)), ["k"], doubles=["v"])
 

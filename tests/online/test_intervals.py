@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from millrace.core.errors import ParameterError
-from millrace.online.aggregates import Point, aggregate
-from millrace.online.estimators import Totals, rectangle
-from millrace.online.intervals import (
+from millrace.online.statistics.aggregates import Point, aggregate
+from millrace.online.statistics.estimators import Totals, rectangle
+from millrace.online.statistics.intervals import (
     FEWEST_MATCHES,
     Estimates,
     IntervalRule,
@@ -19,8 +19,8 @@ from millrace.online.intervals import (
     refusal_of_algorithm,
     refused,
 )
-from millrace.online.quantiles import always_quantile, incomplete_beta, normal_quantile, student_quantile
-from millrace.online.sums import sums_of_blocks, sums_of_matches
+from millrace.online.statistics.quantiles import always_quantile, incomplete_beta, normal_quantile, student_quantile
+from millrace.online.statistics.totals import sums_of_blocks, sums_of_matches
 
 
 def _point(

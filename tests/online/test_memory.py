@@ -16,7 +16,7 @@ PROGRAM = """
     from tests.online.tables import ALGORITHMS, COUNT_AND_SUM, records, join_of, tables
     from millrace.core.budget import Budget
     from millrace.online.protocol import Batch, finished
-    from millrace.online.spill import FileSpill
+    from millrace.online.storage.spill import FileSpill
     from millrace.streams.permutation import Permutation
 
     class Made:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.core.errors import ParameterError
-from millrace.online.models import (
+from millrace.online.virtual.models import (
     FUDGE_FACTOR,
     MODELS,
     Setting,

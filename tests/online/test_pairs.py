@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.online.inputs import StallingInput
 from tests.online.tables import ALGORITHMS, Collected, Tables, all_pairs, join_of, records, tables
 
-from millrace.online.functions import Pairs
-from millrace.online.inputs import ArrayInput, StallingInput
+from millrace.online.pair_functions import Pairs
 from millrace.online.protocol import finished
+from millrace.online.storage.inputs import ArrayInput
 
 NAMES = tuple(ALGORITHMS)
 

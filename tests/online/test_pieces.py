@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tests.online.tables import join_of, tables
 
-from millrace.core.step import Int64Array
-from millrace.online.pages import bucket_of
-from millrace.online.prjoin import PRJoin
+from millrace.core.arrays import Int64Array
+from millrace.online.joins.prjoin import PRJoin
 from millrace.online.protocol import Pieces, run
-from millrace.online.sums import Sums, sums_of_matches
+from millrace.online.statistics.totals import Sums, sums_of_matches
+from millrace.online.storage.pages import bucket_of
 
 
 def sums_of(a: Int64Array, b: Int64Array) -> Sums:

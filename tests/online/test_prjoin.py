@@ -7,18 +7,19 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from tests.online.inputs import StallingInput
 from tests.online.tables import COUNT_AND_SUM, Collected, all_pairs, join_of, records, tables
 
 from millrace.core.budget import Budget
 from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.errors import BudgetError, ParameterError, SpillError
-from millrace.online.functions import Products
-from millrace.online.inputs import ArrayInput, StallingInput
-from millrace.online.invocation import Expanding, Moment, NotBefore
-from millrace.online.plan import Layout
-from millrace.online.prjoin import PRJoin
+from millrace.online.joins.invocation import Expanding, Moment, NotBefore
+from millrace.online.joins.prjoin import PRJoin
+from millrace.online.pair_functions import Products
 from millrace.online.protocol import Progress, finished, run
-from millrace.online.spill import VirtualSpill
+from millrace.online.storage.inputs import ArrayInput
+from millrace.online.storage.memory_plan import Layout
+from millrace.online.storage.spill import VirtualSpill
 
 
 def prjoin(*arguments: object, **options: object) -> PRJoin:

@@ -11,10 +11,10 @@ from tests.online.tables import join_of
 
 from millrace.core.errors import SchemaError
 from millrace.core.keys import KeyCodec
-from millrace.online.functions import Pairs
-from millrace.online.inputs import BatchInput
+from millrace.online.pair_functions import Pairs
 from millrace.online.protocol import finished
-from millrace.online.records import Records, same_words
+from millrace.online.question.records import Records, same_words
+from millrace.online.storage.inputs import BatchInput
 
 
 def batch() -> pa.RecordBatch:

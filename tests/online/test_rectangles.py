@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tests.online.tables import Collected, all_pairs, records, tables
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
-from millrace.core.step import Int64Array
-from millrace.online.functions import Functions, Pairs, Products
-from millrace.online.moments import Monomials
-from millrace.online.rectangles import Chunk, join_all, join_parts, make_rectangle
-from millrace.online.sums import Sums, sums_of_matches
+from millrace.online.pair_functions import Functions, Pairs, Products
+from millrace.online.statistics.totals import Sums, sums_of_matches
+from millrace.online.storage.moments import Monomials
+from millrace.online.storage.rectangles import Chunk, join_all, join_parts, make_rectangle
 
 THREE = Products(left=((), (1,), ()), right=((), (1,), (1, 1)))  # 1, u v, v^2
 

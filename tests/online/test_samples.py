@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.online.row_groups import ParquetSource
-from millrace.online.samples import Look, block_sizes, take_samples
+from millrace.online.sampling.samples import Look, block_sizes, take_samples
+from millrace.online.tables.row_groups import ParquetSource
 
 BLOCK = 250
 MEMORY = 1_000_000  # a sixteenth of it: about 3,900 rows of 16 bytes

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.keys import KeyCodec
-from millrace.online.sides import Side, _choose, _shuffle
+from millrace.online.question.sides import Side, _choose, _shuffle
 
 
 def _side(**options: object) -> Side:

@@ -15,7 +15,7 @@ from tests.online.tables import ALGORITHMS, join_of, tables
 from millrace.core.budget import Budget
 from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.errors import ParameterError, SpillError
-from millrace.online.spill import FileSpill, Spill, VirtualSpill
+from millrace.online.storage.spill import FileSpill, Spill, VirtualSpill
 
 
 def open_files(folder: Path) -> int:
@@ -104,7 +104,7 @@ def test_a_disk_that_is_full_is_named_with_what_to_do(tmp_path: Path) -> None:
         import resource, signal
         from tests.online.tables import join_of, tables
         from millrace.core.errors import SpillError
-        from millrace.online.spill import FileSpill
+        from millrace.online.storage.spill import FileSpill
         data = tables("one to one", rows=50_000)
         join = join_of("prjoin", data.a, data.b, memory=1 << 18, spill=FileSpill({str(tmp_path)!r}))
         join.step()

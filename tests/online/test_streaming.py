@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.online.inputs import StallingInput
 from tests.online.tables import join_of, tables
 
-from millrace.online.inputs import ArrayInput, StallingInput
+from millrace.online.joins.streaming import Area, without
 from millrace.online.protocol import Progress, run
-from millrace.online.streaming import Area, without
+from millrace.online.storage.inputs import ArrayInput
 
 NAMES = ("xjoin", "hmj", "rpj")
 areas = st.tuples(*[st.integers(0, 9)] * 4).map(lambda t: Area(*sorted(t[:2]), *sorted(t[2:])))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from millrace.core.errors import ParameterError
-from millrace.online.estimators import Totals, rectangle
-from millrace.online.populations import foreign_key, many_to_many
-from millrace.online.sums import KeyMoments, Sums, sums_of_keys
-from millrace.online.tails import ROWS_PER_BIN, Rest, by_partition, heavy_key_note, largest_row, widened
+from millrace.online.coverage.populations import foreign_key, many_to_many
+from millrace.online.statistics.estimators import Totals, rectangle
+from millrace.online.statistics.tails import ROWS_PER_BIN, Rest, by_partition, heavy_key_note, largest_row, widened
+from millrace.online.statistics.totals import KeyMoments, Sums, sums_of_keys
 
 
 def _part(side: KeyMoments, at: np.ndarray | slice) -> KeyMoments:

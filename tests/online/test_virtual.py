@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from millrace.online.grace import Grace
-from millrace.online.plan import Layout
-from millrace.online.prjoin import PRJoin
-from millrace.online.ripple import Ripple
-from millrace.online.virtual import Setting, Simulated, simulate
+from millrace.online.joins.grace import Grace
+from millrace.online.joins.prjoin import PRJoin
+from millrace.online.joins.ripple import Ripple
+from millrace.online.storage.memory_plan import Layout
+from millrace.online.virtual.experiment import Setting, Simulated, simulate
 
 SMALL = Setting(rows=80_000)
 DISK = Setting(rows=200_000)

@@ -15,8 +15,8 @@ from tests.properties.cases import PARAMETERS, Case, cases
 
 from millrace.catalog import ALGORITHMS, make_join
 from millrace.checks import CollidingCodec
+from millrace.checks.reference import same_rows
 from millrace.checks.run import Run, expected, run_join, tightest
-from millrace.joins.reference import same_rows
 from millrace.relations.memory import MemoryRelation
 
 NAMES = [row.name for row in ALGORITHMS]

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from millrace.checks.reference import reference_join, same_rows
 from millrace.core.budget import Budget
 from millrace.core.drive import drive, total
 from millrace.core.errors import BudgetError, DamagedTableError, SchemaError, StrategyError, TableError
 from millrace.core.protocols import How, JoinSpec
 from millrace.joins.meshjoin import MeshJoin
-from millrace.joins.reference import reference_join, same_rows
 from millrace.joins.rmeshjoin import RMeshJoin
 from millrace.joins.sweepjoin import SweepJoin
 from millrace.relations.parquet import ParquetRelation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from millrace.core.step import Int64Array
+from millrace.core.arrays import Int64Array
 from millrace.relations.search import CARD_BYTES, fill_guide, guess_rows, guess_rows_again, locate_pages, make_cards, seek_code
 
 RANDOM = np.random.default_rng(5)

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.core.errors import ParameterError
 from millrace.relations.layout import PageLayout
-from millrace.relations.records import pack
+from millrace.relations.row_records import pack
 from millrace.relations.shard import ALIGNMENT, checksum, directory_path, plan_rows_per_page, write_shard
 
 SCHEMA = pa.schema([("code", pa.int64()), ("name", pa.string()), ("flag", pa.bool_()), ("list", pa.list_(pa.int32()))])

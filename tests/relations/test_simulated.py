@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 
 from millrace.catalog import ALGORITHMS, make_join
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.drive import drive, total
 from millrace.core.errors import ParameterError, StrategyError
 from millrace.core.protocols import JoinSpec, PageRuns
-from millrace.core.step import Int64Array, StepCounts
+from millrace.core.step import StepCounts
 from millrace.core.unitcosts import UnitCosts
 from millrace.relations.generated import GeneratedRelation
 from millrace.relations.memory import MemoryRelation

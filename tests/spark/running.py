@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from millrace.joins.reference import Comparison
-from millrace.joins.reference import same_rows as same_tables
+from millrace.checks.reference import Comparison
+from millrace.checks.reference import same_rows as same_tables
 
 HOWS = ("inner", "left", "semi", "anti")
 SPARK_HOW = {"inner": "inner", "left": "left", "semi": "left_semi", "anti": "left_anti"}

@@ -388,11 +388,12 @@ def _needed(stream: DataFrame, table: mr.MasterTable, memory: int, options: dict
 def test_a_limit_on_address_space_means_direct_reads(products: mr.MasterTable, monkeypatch: pytest.MonkeyPatch) -> None:
     from millrace.spark import registry
 
-    assert registry.choose_mode(products.latest, "auto") == "mmap"
+    assert registry.read_choice(products.latest, "auto", workers_here=True) == ("mmap", "direct")
     limit = products.latest.bytes
     monkeypatch.setattr(registry.resource, "getrlimit", lambda _: (limit, limit))
-    assert registry.choose_mode(products.latest, "auto") == "direct"
-    assert registry.choose_mode(products.latest, "mmap") == "mmap"
+    assert registry.read_choice(products.latest, "auto", workers_here=True) == ("direct", None)
+    assert registry.read_choice(products.latest, "auto", workers_here=False) == ("mmap", "direct")
+    assert registry.read_choice(products.latest, "mmap", workers_here=True) == ("mmap", None)
 
 
 def test_a_folder_that_is_no_table_is_told_apart(warehouse: Path, tmp_path: Path) -> None:

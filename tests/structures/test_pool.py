@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
-from millrace.core.step import Int64Array
 from millrace.structures.pool import PagePool
 
 

@@ -87,8 +87,8 @@ def enrich(
             data=data,
             rebuild=rebuild,
         )
-        from millrace.bench.enrich import run_enrich
-        from millrace.bench.report import enrich_table, live_progress
+        from millrace.bench.enrich.enrich import run_enrich
+        from millrace.bench.enrich.report import enrich_table, live_progress
 
         with live_progress(console) as progress:
             report = run_enrich(options, progress)
@@ -131,9 +131,9 @@ def enrich_growth(
             data=data,
             rebuild=rebuild,
         )
-        from millrace.bench.chart import growth_chart
-        from millrace.bench.growth import run_growth
-        from millrace.bench.report import growth_table, live_progress, succeeded, write_text
+        from millrace.bench.enrich.chart import growth_chart
+        from millrace.bench.enrich.growth import run_growth
+        from millrace.bench.enrich.report import growth_table, live_progress, succeeded, write_text
 
         with live_progress(console) as progress:
             report = run_growth(options, progress)
@@ -165,8 +165,8 @@ def enrich_lookups(
 
     def run(console: Console) -> tuple[dict[str, Any], Table]:
         chosen = EnrichOptions(**options, batch_rows=_numbers(batch_rows), seed=seed, data=data)  # type: ignore[arg-type]
-        from millrace.bench.lookups import run_lookups
-        from millrace.bench.report import live_progress, lookups_table
+        from millrace.bench.enrich.lookups import run_lookups
+        from millrace.bench.enrich.report import live_progress, lookups_table
 
         with live_progress(console) as progress:
             report = run_lookups(chosen, progress)
@@ -195,8 +195,8 @@ def enrich_ranges(
 
     def run(console: Console) -> tuple[dict[str, Any], Table]:
         chosen = EnrichOptions(**options, batch_rows=_numbers(batch_rows), columns=("category",), seed=seed, data=data)  # type: ignore[arg-type]
-        from millrace.bench.ranges import run_ranges
-        from millrace.bench.report import enrich_table, live_progress
+        from millrace.bench.enrich.ranges import run_ranges
+        from millrace.bench.enrich.report import enrich_table, live_progress
 
         with live_progress(console) as progress:
             report = run_ranges(chosen, nested_rows, progress)
@@ -221,8 +221,8 @@ def enrich_io(
 
     def run(console: Console) -> tuple[dict[str, Any], Table]:
         options = ReadOptions(rows, _numbers(batch_rows), repeats, zipf, memory, seed, data, rebuild)
-        from millrace.bench.reads import run_reads
-        from millrace.bench.report import live_progress, reads_table
+        from millrace.bench.enrich.reads import run_reads
+        from millrace.bench.enrich.report import live_progress, reads_table
 
         with live_progress(console) as progress:
             report = run_reads(options, progress)
@@ -278,8 +278,8 @@ def joins(
             seed=seed,
             data=data,
         )
-        from millrace.bench.joinreport import joins_progress, joins_table
-        from millrace.bench.joins import run_joins
+        from millrace.bench.joins.joins import run_joins
+        from millrace.bench.joins.report import joins_progress, joins_table
 
         with joins_progress(console) as progress:
             report = run_joins(options, progress)
@@ -302,7 +302,7 @@ def estimate(
     """A join of two large tables: DuckDB's exact answer, and millrace's estimate, early and in the end. Needs no Spark."""
 
     def run(console: Console) -> tuple[dict[str, Any], Table]:
-        from millrace.bench.estimate import EstimateOptions, estimate_table, run_estimate
+        from millrace.bench.estimate.estimate import EstimateOptions, estimate_table, run_estimate
 
         options = EstimateOptions(rows, memory, threads, row_group_rows, seed, data, shape)
         report = run_estimate(options, lambda text: console.print(f"... {text}", highlight=False))
@@ -324,7 +324,7 @@ def coverage(
     """How often the intervals of estimates hold, and whether that is what they promise. Needs no Spark."""
 
     def run(console: Console) -> tuple[dict[str, Any], Table]:
-        from millrace.bench.coverage import CoverageOptions, coverage_table, run_coverage
+        from millrace.bench.estimate.coverage import CoverageOptions, coverage_table, run_coverage
 
         options = CoverageOptions(reshuffles, engine_reshuffles, _names(populations), seed, _names(parts))
         report = run_coverage(options, lambda text: console.print(f"... {text}", highlight=False))
@@ -347,8 +347,8 @@ def online(
     """The experiments of the PR-Join paper on virtual devices: every online join, in virtual seconds. Needs no Spark."""
 
     def run(console: Console) -> tuple[dict[str, Any], RenderableType]:
-        from millrace.bench.online import OnlineOptions, run_online
-        from millrace.bench.onlinereport import online_tables
+        from millrace.bench.online.online import OnlineOptions, run_online
+        from millrace.bench.online.report import online_tables
 
         options = OnlineOptions(rows, _decimals(gammas), stream_rows, _names(streams), seed=seed)
         report = run_online(options, lambda text: console.print(f"... {text}", highlight=False))
@@ -371,7 +371,7 @@ def _present(run: Callable[[Console], tuple[dict[str, Any], RenderableType]], js
             raise
         console.print(f"[red]{error}[/red]")
         raise typer.Exit(2) from None
-    from millrace.bench.report import print_whole, succeeded, write_json
+    from millrace.bench.enrich.report import print_whole, succeeded, write_json
 
     if json_file is not None:
         write_json(report, json_file)

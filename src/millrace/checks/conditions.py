@@ -22,7 +22,7 @@ from millrace.core.conditions import Condition, Kind, between, expr, near, simil
 from millrace.core.errors import BudgetError, SchemaError
 from millrace.core.protocols import JoinSpec, Relation, SemiStreamJoin
 from millrace.core.step import Step
-from millrace.joins.matching.expressions import SQL_BYTES
+from millrace.joins.matching.expr import SQL_BYTES
 
 _TEXT = next(kind for kind in KEY_TYPES if kind.name == "string")
 

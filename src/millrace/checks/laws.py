@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.checks.held import held_bytes
+from millrace.checks.reference import comparable_keys, reference_pairs, same_rows
 from millrace.checks.relations import DiskIndexed, Expiring, FailingRelation, IndexFree, InPlace, ReadFailed, colliding
 from millrace.checks.run import (
     ROOMY,
@@ -34,9 +35,8 @@ from millrace.core.errors import BudgetError, MillraceError, SchemaError
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
 from millrace.core.step import StepCounts
 from millrace.joins.emit import OUTPUT_ROWS
-from millrace.joins.ordered import Ordered
-from millrace.joins.reference import comparable_keys, reference_pairs, same_rows
 from millrace.joins.several import Several
+from millrace.joins.stream_order import Ordered
 from millrace.relations.memory import MemoryRelation
 
 

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.keys import Codes, KeyCodec
 from millrace.core.protocols import IndexedRelation, PageFrames, PageRun, PageRuns, Relation
-from millrace.core.step import Int64Array, StepCounts
+from millrace.core.step import StepCounts
 from millrace.relations.memory import MemoryRelation, MemoryRun
 
 

@@ -9,13 +9,14 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from millrace.checks.reference import as_table, reference_join, reference_pairs
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.drive import drive
 from millrace.core.errors import BudgetError, MillraceError
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import JoinSpec, Relation, SemiStreamJoin
-from millrace.core.step import Int64Array, Step, StepCounts
-from millrace.joins.reference import as_table, reference_join, reference_pairs
+from millrace.core.step import Step, StepCounts
 
 ROOMY = 1 << 20  # a budget in which all sample data fits at once
 SEQUENCE = "sequence of the tuple"  # name of the column that holds sequence numbers, where they are compared too

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.core.step import Int64Array
+from millrace.core.arrays import Int64Array
 from millrace.streams import BurstyArrivals, Workload, ZipfKeys
 
 SALES_SCHEMA = "sale_id long, product_id long, quantity int, sale_time timestamp"

@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 from millrace.cli.findings import Finding
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import MillraceError
-from millrace.core.step import Int64Array
 from millrace.spark.workers import worker_problem
 
 LEAST_PYTHON = (3, 11)

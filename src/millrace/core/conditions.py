@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
-from millrace.core.ordered import check_zone, common_type
+from millrace.core.order_codes import check_zone, common_type
 
 Pairs = tuple[tuple[str, str], ...]
 Closed = Literal["both", "left", "right", "neither"]

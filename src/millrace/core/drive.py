@@ -1,4 +1,4 @@
-"""The in-process host: feeds a join from a stream, keeps the ledger, and turns entry steps into times."""
+"""A join driven in process, over a whole stream."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from millrace.core.host import Host
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import SemiStreamJoin
 from millrace.core.step import Step, StepCounts
@@ -26,29 +27,17 @@ def drive(
     Processing time in steps of a tuple that leaves at step n is n minus its entry step; a host that runs on a clock keeps
     the clock of each step and subtracts.
     """
-    ledger = ledger if ledger is not None else Ledger()
-
-    def stepped() -> Step:
-        step = join.step()
-        ledger.post(step.counts, join.pending)
-        return step
-
+    host = Host(join, ledger)
     for batch in stream:
-        offered = 0
-        while offered < batch.num_rows:
-            offered += join.offer(batch.slice(offered))
-            if offered < batch.num_rows:
-                yield stepped()
-        steps = 0
-        while steps_per_batch is None or steps < steps_per_batch:
-            if not join.pending and batch.num_rows == 0:
+        yield from host.feed(batch)
+        if steps_per_batch is None:
+            yield from host.drain()
+            continue
+        for _ in range(steps_per_batch):
+            if not host.waiting and batch.num_rows == 0:
                 break
-            yield stepped()
-            steps += 1
-            if steps_per_batch is None and not join.pending:
-                break
-    while join.pending:
-        yield stepped()
+            yield host.step()
+    yield from host.drain()
 
 
 def total(steps: Iterable[Step]) -> StepCounts:

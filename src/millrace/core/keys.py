@@ -19,11 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.compiled import kernel
 from millrace.core.errors import SchemaError
-from millrace.core.step import Int64Array
-
-BoolArray = npt.NDArray[np.bool_]
 
 CODEC_VERSION = 1
 _ORDERED = ("integer", "boolean", "date", "timestamp", "timestamp_ntz", "duration", "decimal")

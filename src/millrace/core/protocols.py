@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.conditions import Condition
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
-from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.core.step import Step, StepCounts
 
 How = Literal["inner", "left", "semi", "anti"]
 HOWS: tuple[How, ...] = ("inner", "left", "semi", "anti")

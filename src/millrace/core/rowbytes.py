@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.step import Int64Array
+from millrace.core.arrays import Int64Array
 
 
 def has_fixed_width(kind: pa.DataType) -> bool:

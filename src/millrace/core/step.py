@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-Int64Array = npt.NDArray[np.int64]
+from millrace.core.arrays import Int64Array
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import format_bytes
 from millrace.core.errors import BudgetError
 from millrace.core.protocols import JoinSpec, PageRun, Relation
-from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.core.step import Step, StepCounts
 from millrace.structures.rows import all_fixed
 from millrace.structures.window import Window, row_bytes
 

@@ -20,12 +20,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
-from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.core.step import Step, StepCounts
 from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
-from millrace.joins.pairs import Pairs
+from millrace.joins.found_matches import Pairs
 from millrace.joins.reading import COLD_STEPS, Arrivals, Reader, disk_index
 from millrace.joins.sizing import Sizing, bits_between_codes, code_bytes_per_page, open_index, reserve
 from millrace.structures.hashtable import START, Cursor, HashTable, codes_in, slot_records

@@ -37,13 +37,14 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
-from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.core.step import Step, StepCounts
 from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
-from millrace.joins.pairs import Pairs
+from millrace.joins.found_matches import Pairs
 from millrace.joins.reading import Reader, check_index
 from millrace.joins.sizing import Sizing, check_at_least_one, open_index, plan_window, reserve
 from millrace.structures.pool import PagePool

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import StrategyError
 from millrace.core.protocols import (
     DiskIndex,
@@ -18,7 +19,7 @@ from millrace.core.protocols import (
     Relation,
     ResidentRelation,
 )
-from millrace.core.step import Int64Array, StepCounts
+from millrace.core.step import StepCounts
 from millrace.structures.window import Window
 
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import JoinSpec, PageRun, Relation, Zones
-from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.core.step import Step, StepCounts
 from millrace.joins.door import Door
 from millrace.joins.emit import Emitter
 from millrace.joins.matching.matcher import make_matcher, matcher_bytes

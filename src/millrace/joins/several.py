@@ -12,20 +12,26 @@ was put out; which table had no row for it is in `ledgers`, one for each table.
 
 A join that waits for the one behind it waits until that one has taken the rows of one step. That takes as long as tuples wait
 inside it, as often as the rows of a step fill its window. So no tuple waits for ever, but waits multiply.
+
+A host that drains the joins after every group of rows can have them work *by turns*: one join makes a step at a time, the
+last that has no room for what waits in front of it, or else the first that holds tuples. So windows of later joins fill up
+before they read, and a page that is read serves more tuples. Then a tuple may wait as long as the host does not drain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import ParameterError
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import SemiStreamJoin
-from millrace.core.step import Int64Array, Step, StepCounts
+from millrace.core.step import Step, StepCounts
 
 _NONE = np.zeros(0, np.int64)
 _OWN = ("tuples_in", "removed", "matched", "absent_keys", "null_keys", "condition_false", "matches", "deferred")
@@ -48,17 +54,24 @@ class Several:
     (2, 0, [{'product': 1, 'price': 10, 'city': None}, {'product': 2, 'price': 20, 'city': 'Linz'}])
     """
 
-    def __init__(self, joins: Sequence[SemiStreamJoin]) -> None:
+    def __init__(
+        self, joins: Sequence[SemiStreamJoin], *, ledgers: Sequence[Ledger] | None = None,
+        schemas: Sequence[pa.Schema] | None = None, by_turns: bool = False,
+    ) -> None:  # fmt: skip
+        """`schemas`: the stream of each join, where the join before it names its columns otherwise."""
         if not joins:
             raise ParameterError("give at least one join")
-        self.ledgers = [Ledger() for _ in joins]
-        self._stages = [_Stage(join, ledger) for join, ledger in zip(joins, self.ledgers, strict=True)]
-        self._inside = _Counted()  # per stream tuple: how much of it is inside, and whether rows of it came out
+        self.ledgers = [Ledger() for _ in joins] if ledgers is None else list(ledgers)
+        streams = [None] * len(joins) if schemas is None else schemas
+        self._stages = [_Stage(*one) for one in zip(joins, self.ledgers, streams, strict=True)]
+        self._nothing: pa.RecordBatch | None = None  # an output without rows, once there was one of the last join
+        self._by_turns = by_turns
+        self._inside = _Inside()
         self._offered = self._steps = self._arrived = 0
 
     @property
     def pending(self) -> int:
-        return len(self._inside)
+        return self._inside.tuples
 
     @property
     def longest_wait(self) -> int:
@@ -78,36 +91,23 @@ class Several:
 
     def offer(self, batch: pa.RecordBatch) -> int:
         taken = self._stages[0].join.offer(batch)
-        numbers = np.arange(self._offered, self._offered + taken)
-        self._inside.enter(numbers, self._steps)
-        self._stages[0].enter(numbers)
+        self._inside.enter(taken, self._steps)
+        self._stages[0].enter(np.arange(self._offered, self._offered + taken))
         self._offered += taken
         self._arrived += taken
         return taken
 
     def step(self) -> Step:
-        """Each join makes a step, the last one first, unless the one behind it is not ready for more."""
-        counts: list[StepCounts] = []
-        output: pa.RecordBatch | None = None
-        sequence = _NONE
-        for stage, behind in reversed(list(zip(self._stages, [*self._stages[1:], None], strict=True))):
-            stage.take_in()
-            if behind is not None and behind.waiting_rows:
-                continue
-            step = stage.step()
-            counts.append(step.counts)
-            origins, left = stage.origins(step.sequence), stage.leave(step.left)
-            if behind is None:
-                output, sequence = step.output, origins
-                self._inside.came_out(origins)
-            else:
-                behind.hand_over(step.output, origins)
-                self._inside.change(origins, 1)
-            self._inside.change(left, -1)
-        assert output is not None  # the last join always steps
+        """Each join makes a step, the last one first, unless the one behind it is not ready for more. By turns: one of them."""
+        if self._by_turns:
+            stepped = [self._step_of(self._turn())]
+        else:
+            places = reversed(range(len(self._stages)))
+            stepped = [self._step_of(place) for place in places if self._ready(place)]
+        counts = reduce(StepCounts.__add__, (step.counts for step, _ in stepped)).as_dict()
+        output, sequence = self._put_out(stepped[0])
         left, entered, matched = self._inside.take_done()
-        summed = reduce(StepCounts.__add__, counts).as_dict()
-        own = StepCounts(**{name: count for name, count in summed.items() if name not in _OWN})
+        own = StepCounts(**{name: count for name, count in counts.items() if name not in _OWN})
         own += StepCounts(
             tuples_in=self._arrived, removed=len(left), matched=matched, absent_keys=len(left) - matched, matches=len(sequence)
         )
@@ -115,18 +115,54 @@ class Several:
         self._steps += 1
         return Step(own, output, sequence, entered, left)
 
+    def _ready(self, place: int) -> bool:
+        """Whether a join may step: the one behind it has taken all that waited for it."""
+        self._stages[place].take_in()
+        return place + 1 == len(self._stages) or not self._stages[place + 1].waiting_rows
+
+    def _turn(self) -> int:
+        """The last join that has no room for what waits in front of it; else the first that holds tuples."""
+        for place in reversed(range(len(self._stages))):
+            self._stages[place].take_in()
+            if self._stages[place].waiting_rows:
+                return place
+        return next((place for place, stage in enumerate(self._stages) if stage.join.pending), len(self._stages) - 1)
+
+    def _step_of(self, place: int) -> tuple[Step, Int64Array | None]:
+        """A step of one join, and from which tuples its rows come if they have left all joins."""
+        stage = self._stages[place]
+        step = stage.step()
+        origins, left = stage.origins(step.sequence), stage.leave(step.left)
+        if place + 1 < len(self._stages):
+            self._stages[place + 1].hand_over(step.output, origins)
+            self._inside.change(origins, 1)
+            self._inside.change(left, -1)
+            return step, None
+        self._inside.came_out(origins)
+        self._inside.change(left, -1)
+        return step, origins
+
+    def _put_out(self, stepped: tuple[Step, Int64Array | None]) -> tuple[pa.RecordBatch, Int64Array]:
+        """The rows of the last join. Where it was not its turn, there are none."""
+        step, origins = stepped
+        if origins is not None:
+            self._nothing = step.output.slice(0, 0)
+            return step.output, origins
+        if self._nothing is None:
+            self._nothing = self._stages[-1].join.step().output  # of a join that holds no tuple yet: it reads nothing
+        return self._nothing, _NONE
+
 
 class _Stage:
     """One join, what is still to be offered to it, and from which stream tuple each of its own tuples comes."""
 
-    def __init__(self, join: SemiStreamJoin, ledger: Ledger) -> None:
+    def __init__(self, join: SemiStreamJoin, ledger: Ledger, schema: pa.Schema | None) -> None:
         self.join = join
         self._ledger = ledger
+        self._schema = schema
         self._rest: pa.RecordBatch | None = None
         self._rest_origins = _NONE
-        self._numbers = _NONE  # of the tuples inside, ascending
-        self._origins = _NONE
-        self._next = 0
+        self._origins = _ByNumber(np.int64)  # by the number of a tuple of this join
         self._steps = 1  # from the last read on
         self.most_steps = 1  # from one read to the next
         self.most_rows = 0  # put out by one step
@@ -143,10 +179,12 @@ class _Stage:
     @property
     def bytes_used(self) -> int:
         waiting = self._rest.nbytes if self._rest is not None else 0
-        return self.join.bytes_used + waiting + self._rest_origins.nbytes + self._numbers.nbytes + self._origins.nbytes
+        return self.join.bytes_used + waiting + self._rest_origins.nbytes + self._origins.nbytes
 
     def hand_over(self, rows: pa.RecordBatch, origins: Int64Array) -> None:
         if len(origins):
+            if self._schema is not None:
+                rows = pa.RecordBatch.from_arrays(rows.columns, schema=self._schema)
             self._rest, self._rest_origins = rows, origins
 
     def take_in(self) -> None:
@@ -161,9 +199,7 @@ class _Stage:
 
     def enter(self, origins: Int64Array) -> None:
         """The join took tuples that come from these."""
-        self._numbers = np.concatenate((self._numbers, np.arange(self._next, self._next + len(origins))))
-        self._origins = np.concatenate((self._origins, origins))
-        self._next += len(origins)
+        self._origins.append(origins)
 
     def step(self) -> Step:
         step = self.join.step()
@@ -174,47 +210,95 @@ class _Stage:
         return step
 
     def origins(self, numbers: Int64Array) -> Int64Array:
-        return self._origins[np.searchsorted(self._numbers, numbers)]
+        return self._origins.at(numbers)
 
     def leave(self, numbers: Int64Array) -> Int64Array:
         """These tuples of the join have left; returns from where they came."""
-        places = np.searchsorted(self._numbers, numbers)
-        gone = self._origins[places]
-        self._numbers, self._origins = np.delete(self._numbers, places), np.delete(self._origins, places)
-        return gone
+        return self._origins.remove(numbers)
 
 
-class _Counted:
+class _ByNumber:
+    """A value for each tuple inside, found by the number of the tuple. Numbers count from 0 in the order in which tuples come.
+
+    The values lie in an array from the oldest tuple on, so that a step costs as much as it changes. What lies before the oldest
+    tuple goes when the array has to grow.
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        self._values = np.zeros(0, dtype)
+        self._inside = np.zeros(0, np.bool_)
+        self._first = self._end = 0  # numbers: of the first place of the arrays, and behind the newest tuple
+
+    @property
+    def nbytes(self) -> int:
+        return self._values.nbytes + self._inside.nbytes
+
+    def append(self, values: Any) -> None:
+        begin, end = self._end - self._first, self._end - self._first + len(values)
+        if end > len(self._values):
+            self._make_room(len(values))
+            begin, end = self._end - self._first, self._end - self._first + len(values)
+        self._values[begin:end] = values
+        self._inside[begin:end] = True
+        self._end += len(values)
+
+    def at(self, numbers: Int64Array) -> Any:
+        return self._values[numbers - self._first]
+
+    def put(self, numbers: Int64Array, value: Any) -> None:
+        self._values[numbers - self._first] = value
+
+    def add(self, numbers: Int64Array, by: int) -> None:
+        np.add.at(self._values, numbers - self._first, by)
+
+    def remove(self, numbers: Int64Array) -> Any:
+        """The values of tuples that leave."""
+        places = numbers - self._first
+        self._inside[places] = False
+        return self._values[places]
+
+    def _make_room(self, more: int) -> None:
+        used = self._inside[: self._end - self._first]
+        stay = int(np.argmax(used)) if used.any() else len(used)
+        kept = len(used) - stay
+        length = kept + max(more, kept // 4, 64)
+        self._values = np.concatenate((self._values[stay : len(used)], np.zeros(length - kept, self._values.dtype)))
+        self._inside = np.concatenate((self._inside[stay : len(used)], np.zeros(length - kept, np.bool_)))
+        self._first += stay
+
+
+class _Inside:
     """Stream tuples that are inside: how many parts of each, when it entered, and whether a row of it was put out."""
 
     def __init__(self) -> None:
-        self._numbers = self._parts = self._entered = _NONE
-        self._out = np.zeros(0, np.bool_)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
+        self._parts, self._entered, self._out = _ByNumber(np.int64), _ByNumber(np.int64), _ByNumber(np.bool_)
+        self._changed: list[Int64Array] = []  # tuples that a part of left since the last `take_done`
+        self.tuples = 0
 
     @property
     def bytes_used(self) -> int:
-        return self._numbers.nbytes + self._parts.nbytes + self._entered.nbytes + self._out.nbytes
+        return self._parts.nbytes + self._entered.nbytes + self._out.nbytes
 
-    def enter(self, numbers: Int64Array, step: int) -> None:
-        self._numbers = np.concatenate((self._numbers, numbers))
-        self._parts = np.concatenate((self._parts, np.ones(len(numbers), np.int64)))
-        self._entered = np.concatenate((self._entered, np.full(len(numbers), step, np.int64)))
-        self._out = np.concatenate((self._out, np.zeros(len(numbers), np.bool_)))
+    def enter(self, count: int, step: int) -> None:
+        self._parts.append(np.ones(count, np.int64))
+        self._entered.append(np.full(count, step, np.int64))
+        self._out.append(np.zeros(count, np.bool_))
+        self.tuples += count
 
     def change(self, numbers: Int64Array, by: int) -> None:
-        np.add.at(self._parts, np.searchsorted(self._numbers, numbers), by)
+        self._parts.add(numbers, by)
+        if by < 0 and len(numbers):
+            self._changed.append(numbers)
 
     def came_out(self, numbers: Int64Array) -> None:
-        self._out[np.searchsorted(self._numbers, numbers)] = True
+        self._out.put(numbers, True)
 
     def take_done(self) -> tuple[Int64Array, Int64Array, int]:
         """Tuples of which nothing is inside any more: their numbers, when they entered, and how many had a row."""
-        done = self._parts == 0
-        numbers, entered, matched = self._numbers[done], self._entered[done], int(np.count_nonzero(self._out[done]))
-        kept = ~done
-        self._numbers, self._parts, self._entered = self._numbers[kept], self._parts[kept], self._entered[kept]
-        self._out = self._out[kept]
-        return numbers, entered, matched
+        changed = np.unique(np.concatenate(self._changed)) if self._changed else _NONE
+        self._changed = []
+        done = changed[self._parts.at(changed) == 0]
+        self._parts.remove(done)
+        entered, out = self._entered.remove(done), self._out.remove(done)
+        self.tuples -= len(done)
+        return done, entered, int(np.count_nonzero(out))

@@ -29,7 +29,7 @@ from millrace.core.step import Step, StepCounts
 from millrace.core.unitcosts import UnitCosts
 from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
-from millrace.joins.pairs import Pairs
+from millrace.joins.found_matches import Pairs
 from millrace.joins.reading import COLD_STEPS, Arrivals, Reader, check_index, disk_index
 from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, open_index, plan_window, reserve
 from millrace.structures.buckets import Cursor, PageBuckets, Reads

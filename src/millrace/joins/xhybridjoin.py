@@ -44,10 +44,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.core.protocols import IndexedRelation, JoinSpec
-from millrace.core.step import Int64Array
 from millrace.core.unitcosts import UnitCosts
 from millrace.joins.fetch import FetchJoin, fixed_bytes, slot_bytes
 from millrace.joins.reading import check_index, disk_index

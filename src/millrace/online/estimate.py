@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 from millrace.core.budget import parse_bytes
 from millrace.core.errors import ParameterError
-from millrace.online.aggregations import Aggregation, aggregation
-from millrace.online.intervals import IntervalRule
-from millrace.online.order import ORDERS, Chosen
 from millrace.online.protocol import A, B
-from millrace.online.query import Question
-from millrace.online.run import Options, Run
-from millrace.online.sources import Source, loaded, open_source
-from millrace.online.spill import FileSpill
+from millrace.online.question.aggregations import Aggregation, aggregation
+from millrace.online.question.query import Question
+from millrace.online.run.run import Options, Run
+from millrace.online.sampling.row_order import ORDERS, Chosen
+from millrace.online.statistics.intervals import IntervalRule
+from millrace.online.storage.spill import FileSpill
+from millrace.online.tables.sources import Source, loaded, open_source
 
 ENGINES = ("auto", "local", "spark")
 _LOADED = 16  # a table that takes less than this part of the memory is read at once

@@ -17,14 +17,10 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from millrace.core.arrays import BoolArray, FloatArray, Int64Array
 from millrace.core.budget import Budget
-from millrace.core.step import Int64Array
-from millrace.online.sums import Sums
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+from millrace.online.statistics.totals import Sums
 
 A, B = 0, 1  # the two sides
 

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import ParameterError, SchemaError
-from millrace.core.step import Int64Array
 
 Mode = Literal["CORRECTED", "LEGACY", "EXCEPTION"]
 

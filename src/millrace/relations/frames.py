@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from millrace.core.step import Int64Array
+from millrace.core.arrays import Int64Array
 from millrace.relations.shard import ALIGNMENT
 
 if TYPE_CHECKING:

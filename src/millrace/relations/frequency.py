@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import SchemaError
 from millrace.core.keys import KeyCodec
-from millrace.core.step import Int64Array
 
 
 class KeyEntries(NamedTuple):

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.core.protocols import PageRuns
 from millrace.core.rowbytes import within
-from millrace.core.step import Int64Array
 
 KEY = "key"
 SURROGATE_KEY = "surrogate_key"

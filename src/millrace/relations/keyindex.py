@@ -25,11 +25,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.errors import DamagedTableError, TableError
 from millrace.core.protocols import PageRuns
-from millrace.core.step import Int64Array, StepCounts
-from millrace.relations import blocks
+from millrace.core.step import StepCounts
+from millrace.relations import index_blocks as blocks
 from millrace.relations.files import LargeWrites, ReadMode, Stamp, map_file, open_file, read_into
 from millrace.relations.frequency import KeyEntries, read_keys
 from millrace.relations.localcopies import LocalCopies, LocalCopy

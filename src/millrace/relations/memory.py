@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.core.protocols import PageRuns
 from millrace.core.rowbytes import within
-from millrace.core.step import Int64Array
 from millrace.relations.frequency import KeyEntries, frequency_order, key_entries
 
 

@@ -21,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import DamagedTableError, ParameterError, SchemaError, TableError
 from millrace.core.keys import Codes, KeyCodec
 from millrace.core.protocols import Zones
 from millrace.core.rowbytes import fitting, has_fixed_width, sizes_of
-from millrace.core.step import Int64Array
 from millrace.relations.parquet_columns import AS_WRITTEN, FileColumns, Reading
 from millrace.relations.parquet_files import ParquetSource
 from millrace.relations.partition_values import partition_value

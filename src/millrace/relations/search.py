@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from millrace.core.compiled import inlined, kernel
 from millrace.core.memoryaccess import copy_bytes, load32, load64, prefetch
-from millrace.relations.records import AHEAD, LINE
+from millrace.relations.row_records import AHEAD, LINE
 
 CARD = np.dtype(
     [

@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import ParameterError
-from millrace.core.step import Int64Array
 from millrace.relations.files import LargeWrites
 from millrace.relations.frequency import KeyEntries, key_entries, keys_path, write_keys
 from millrace.relations.layout import PageLayout
-from millrace.relations.records import pack
+from millrace.relations.row_records import pack
 
 ALIGNMENT = 4096  # bytes: what O_DIRECT asks for, and what the memory system pages by
 MOST_PAGE_BYTES = 256 << 20

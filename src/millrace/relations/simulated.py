@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.devices import Transfer, VirtualDevice
 from millrace.core.keys import KeyCodec
 from millrace.core.protocols import PageRun, PageRuns, Relation
-from millrace.core.step import Int64Array, StepCounts
+from millrace.core.step import StepCounts
 
 
 class SimulatedRelation:

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import DamagedTableError, ParameterError, TableError
 from millrace.core.protocols import PageRuns
 from millrace.core.rowbytes import fitting, sizes_of
-from millrace.core.step import Int64Array
 from millrace.relations import search
 from millrace.relations.files import READ_MODES, LargeWrites, ReadMode, Stamp, map_file, open_file, read_into
 from millrace.relations.folder import TableVersion
@@ -27,7 +27,7 @@ from millrace.relations.frames import StoredFrames
 from millrace.relations.keyindex import StoredKeyIndex
 from millrace.relations.layout import PageLayout
 from millrace.relations.localcopies import LocalCopies, LocalCopy
-from millrace.relations.records import Unpacker
+from millrace.relations.row_records import Unpacker
 from millrace.relations.shard import ALIGNMENT, checksum
 
 _Int32s = npt.NDArray[np.int32]

@@ -33,9 +33,9 @@ from millrace.spark.localdir import LocalDir
 from millrace.spark.pins import batch_identity, pinned_version
 from millrace.spark.planned import PlannedTable, unreachable
 from millrace.spark.progress import BuildProgress, note_rows
-from millrace.spark.registry import choose_mode, open_relation
+from millrace.spark.registry import open_relation, read_choice
 from millrace.spark.schema import arrow_schema, arrow_type, check_key_types, column_field
-from millrace.spark.workers import use_this_python
+from millrace.spark.workers import local_context, use_this_python
 
 _COUNT = "__millrace_count"
 _MOST_COUNT = 1e21
@@ -173,8 +173,9 @@ class MasterTable:
         if identity is not None:
             number = pinned_version(Path(self.path), identity, version.number)
             version = next((one for one in versions if one.number == number), version)
-        choose_mode(version, read)
-        opened = partial(open_relation, self.path, read=read, number=number, local=LocalDir.of(stream.sparkSession))
+        first, otherwise = read_choice(version, read, workers_here=local_context(stream.sparkSession) is not None)
+        local = LocalDir.of(stream.sparkSession)
+        opened = partial(open_relation, self.path, read=first, otherwise=otherwise, number=number, local=local)
         name, key = Path(self.path).name, version.key
         return PlannedTable(name, self.path, version.schema, key, version.longest_run, "sweepjoin", opened, version.null_keys)
 

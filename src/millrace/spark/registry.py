@@ -51,13 +51,15 @@ def open_relation(
     timestamp_us: int,
     columns: tuple[str, ...] = (),
     *,
-    read: str = "auto",
+    read: ReadMode = "mmap",
+    otherwise: ReadMode | None = None,
     number: int | None = None,
     local: LocalDir | None = None,
 ) -> StoredRelation:
     """The relation that a batch of this time joins with, or version `number` of it. All columns can be had at no cost.
 
-    Tasks use copies of the shards in `local`; the driver, which reads no pages, does without.
+    `otherwise`: how to read where the version can't be mapped. Tasks use copies of the shards in `local`; the driver, which
+    reads no pages, does without.
     """
     versions = versions_of(path)
     if number is None:
@@ -67,8 +69,8 @@ def open_relation(
         if not found:
             raise TableVersionError(f"version {number} of {path} has been removed; start the query with a new checkpoint")
         version = found[0]
-    mode = choose_mode(version, read)
     task = TaskContext.get()
+    mode = read if otherwise is None or can_map(version, used=task is not None) else otherwise
     local = local if task is not None else None
     name = (path, version.number, mode, local)
     relation = _relations.pop(name, None)
@@ -104,16 +106,25 @@ def _give_up_others(path: str, user: int | None) -> None:
             del _users[name]
 
 
-def choose_mode(version: TableVersion, read: str) -> ReadMode:
-    """`auto`: use pages in place while the table fits what memory is left for the page cache, read directly otherwise."""
+def read_choice(version: TableVersion, read: str, *, workers_here: bool) -> tuple[ReadMode, ReadMode | None]:
+    """How workers read a table, and how otherwise if one of them can't: what `read=` means.
+
+    `auto`: pages are used in place. A worker whose machine has no room for that reads directly. Workers on this machine have
+    none if this process has none.
+    """
     if read != "auto":
         if read not in READ_MODES:
             raise ParameterError(f"read must be one of auto, {', '.join(READ_MODES)}; got {read!r}")
-        return read
+        return read, None
+    return ("direct", None) if workers_here and not can_map(version) else ("mmap", "direct")
+
+
+def can_map(version: TableVersion, *, used: bool = True) -> bool:
+    """Whether a version fits what memory is left here for the page cache. If its pages are not used, an address is enough."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and version.bytes > limit // 2:
-        return "direct"  # a limit on address space, as spark.executor.pyspark.memory sets it, leaves no room to map
-    return "mmap" if version.bytes <= psutil.virtual_memory().available // 2 else "direct"
+        return False  # a limit on address space, as spark.executor.pyspark.memory sets it, leaves no room to map
+    return not used or bool(version.bytes <= psutil.virtual_memory().available // 2)
 
 
 def unit_costs(relation: StoredRelation) -> UnitCosts:

@@ -43,12 +43,16 @@ class BatchReport:
     copied_bytes: int = 0  # of shards that executors made local
     remote_shards: int = 0  # the most that a task used where the table is, because there was no room for local copies
     groups: int = 0  # groups of rows that tasks joined
+    strategy: str = ""  # the join, or how keys were looked up
+    read: tuple[str, ...] = ()  # how tasks read the table; nothing for a table that is read in one way only
+    group_rows: tuple[int, int] | None = None  # the smallest and the largest group that was joined; None: rows as they came
+    plan_changes: int = 0  # tasks whose machine could not follow the plan, as where the table could not be mapped
 
     def __str__(self) -> str:
         batch = "" if self.batch_id is None else f"batch {self.batch_id:,} of "
         took = [] if self.seconds is None else [f"{format_seconds(self.seconds)} in all"]
         rows = f"{counted(self.rows_in, 'row')} in, {self.matched:,} matched, {self.unmatched:,} unmatched{self._why}"
-        return ", ".join([f"{batch}{self.name}: {rows}", *self._left, *self._version, self._reads, *took])
+        return ", ".join([f"{batch}{self.name}: {rows}", *self._left, *self._version, *self._changes, self._reads, *took])
 
     def __repr__(self) -> str:
         return f"<BatchReport {self}>"
@@ -74,6 +78,10 @@ class BatchReport:
             return []
         numbers = ", ".join(map(str, self.table_versions))
         return [f"table {'version' if len(self.table_versions) == 1 else 'versions'} {numbers}"]
+
+    @property
+    def _changes(self) -> list[str]:
+        return [f"the plan changed in {counted(self.plan_changes, 'task')}"] if self.plan_changes else []
 
     @property
     def _reads(self) -> str:
@@ -163,4 +171,17 @@ def _report(name: str, batch_id: int | None, texts: Iterable[str], seconds: floa
         copied_bytes=sum(group.get("copied_bytes", 0) for group in groups),
         remote_shards=max((group.get("remote_shards", 0) for group in groups), default=0),
         groups=sum(group["groups"] for group in groups),
+        strategy=", ".join(sorted({_way(group) for group in groups})),
+        read=tuple(sorted({group["read"] for group in groups} - {None})),
+        group_rows=_bounds([group["group_rows"] for group in groups if group["group_rows"]]),
+        plan_changes=sum(group["plan_changes"] for group in groups),
     )
+
+
+def _way(group: dict[str, Any]) -> str:
+    """What a task did: the name of the join, or that keys were looked up."""
+    return str(group["strategy"] if group["access"] == "join" else group["access"])
+
+
+def _bounds(pairs: list[list[int]]) -> tuple[int, int] | None:
+    return (min(least for least, _ in pairs), max(most for _, most in pairs)) if pairs else None

@@ -34,7 +34,7 @@ print("has no " + missing[0] if missing else python_version())
 
 def use_this_python(session: SparkSession) -> None:
     """See to it that workers on this machine can run what comes next; a plain error where they can't."""
-    context = _local_context(session)
+    context = local_context(session)
     if context is None or context.pythonExec == sys.executable or context._python_includes:
         return  # what was sent along with addPyFile, a worker finds in any Python
     problem = _known_problem(context.pythonExec, os.environ.get("PATH"), os.environ.get("PYTHONPATH"))
@@ -49,7 +49,7 @@ def use_this_python(session: SparkSession) -> None:
     context.pythonExec = sys.executable
 
 
-def _local_context(session: SparkSession) -> Any:
+def local_context(session: SparkSession) -> Any:
     """The context of a session whose workers are children of this process; None for clusters and Spark Connect."""
     if not hasattr(session, "_jsparkSession"):
         return None

@@ -13,12 +13,12 @@ from typing import Literal, Protocol, overload
 import numpy as np
 import numpy.typing as npt
 
+from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.errors import ParameterError
-from millrace.core.step import Int64Array
+from millrace.streams.draws import BLOCK_KEYS, Spool, generator
 from millrace.streams.parameters import check_domain, check_number, check_seed, check_whole
 from millrace.streams.permutation import Permutation
-from millrace.streams.randomness import BLOCK_KEYS, Spool, generator
-from millrace.streams.zipf import ExactZipf, Float64Array, PaperZipf
+from millrace.streams.zipf import ExactZipf, PaperZipf
 
 Method = Literal["exact", "paper"]
 _METHODS: dict[str, type[ExactZipf] | type[PaperZipf]] = {"exact": ExactZipf, "paper": PaperZipf}
@@ -102,8 +102,8 @@ class ZipfKeys:
     @overload
     def probability(self, rank: int) -> float: ...
     @overload
-    def probability(self, rank: Int64Array) -> Float64Array: ...
-    def probability(self, rank: int | Int64Array) -> float | Float64Array:
+    def probability(self, rank: Int64Array) -> FloatArray: ...
+    def probability(self, rank: int | Int64Array) -> float | FloatArray:
         """Share of the stream that a rank gets, for the method in use."""
         _check_ranks("rank", rank, 1, self.domain)
         return _plain(rank, _METHODS[self.method].probability(rank, self.domain, float(self.exponent)))
@@ -111,8 +111,8 @@ class ZipfKeys:
     @overload
     def mass(self, ranks: int) -> float: ...
     @overload
-    def mass(self, ranks: Int64Array) -> Float64Array: ...
-    def mass(self, ranks: int | Int64Array) -> float | Float64Array:
+    def mass(self, ranks: Int64Array) -> FloatArray: ...
+    def mass(self, ranks: int | Int64Array) -> float | FloatArray:
         """Share of the stream on the first `ranks` ranks: what a cache of the hottest `ranks` keys would answer."""
         _check_ranks("ranks", ranks, 0, self.domain)
         return _plain(ranks, _METHODS[self.method].mass(ranks, self.domain, float(self.exponent)))
@@ -124,7 +124,7 @@ def _check_ranks(name: str, ranks: npt.ArrayLike, least: int, most: int) -> None
         raise ParameterError(f"{name} must be whole numbers from {least} to {most}; got {ranks!r}")
 
 
-def _plain(given: int | Int64Array, result: Float64Array) -> float | Float64Array:
+def _plain(given: int | Int64Array, result: FloatArray) -> float | FloatArray:
     """A number for a number, an array for an array."""
     return result if isinstance(given, np.ndarray) else float(result)
 

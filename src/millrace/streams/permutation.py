@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from millrace.core.step import Int64Array
+from millrace.core.arrays import Int64Array
+from millrace.streams.draws import generator
 from millrace.streams.parameters import check_domain, check_seed
-from millrace.streams.randomness import generator
 
 UInt64Array = npt.NDArray[np.uint64]
 

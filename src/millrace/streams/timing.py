@@ -15,10 +15,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import ParameterError
-from millrace.core.step import Int64Array
+from millrace.streams.draws import generator
 from millrace.streams.parameters import check_number, check_seed, check_whole
-from millrace.streams.randomness import generator
 
 
 class Arrivals(Protocol):

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import ParameterError
-from millrace.core.step import Int64Array
+from millrace.streams.draws import generator
 from millrace.streams.keys import KeyDistribution
 from millrace.streams.parameters import check_name, check_number, check_seed, check_whole
-from millrace.streams.randomness import generator
 from millrace.streams.timing import Arrivals
 
 SEQUENCE = "sequence"

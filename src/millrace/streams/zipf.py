@@ -8,33 +8,31 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from millrace.core.step import Int64Array
-from millrace.streams.randomness import BLOCK_KEYS
-
-Float64Array = npt.NDArray[np.float64]
+from millrace.core.arrays import FloatArray, Int64Array
+from millrace.streams.draws import BLOCK_KEYS
 
 # Ranks summed one by one before the Euler-Maclaurin formula takes over; its error is then below rounding for any e.
 _SUMMED_RANKS = 64
 
 
-def integral(x: npt.ArrayLike, e: float) -> Float64Array:
+def integral(x: npt.ArrayLike, e: float) -> FloatArray:
     """H(x) = (x^(1-e) - 1)/(1-e), ln x for e = 1. The expm1 form stays accurate when e is close to 1."""
-    log_x: Float64Array = np.log(np.asarray(x, dtype=np.float64))
+    log_x: FloatArray = np.log(np.asarray(x, dtype=np.float64))
     return log_x if e == 1.0 else np.expm1((1.0 - e) * log_x) / (1.0 - e)
 
 
-def inverse_integral(y: npt.ArrayLike, e: float) -> Float64Array:
+def inverse_integral(y: npt.ArrayLike, e: float) -> FloatArray:
     """The x with H(x) = y; infinite where rounding puts y on the limit that H has for e > 1."""
     y = np.asarray(y, dtype=np.float64)
     if e == 1.0:
-        log_x: Float64Array = y
+        log_x: FloatArray = y
     else:
         with np.errstate(divide="ignore"):
             log_x = np.log1p(np.maximum((1.0 - e) * y, -1.0)) / (1.0 - e)
     return np.exp(log_x)
 
 
-def harmonic(ranks: npt.ArrayLike, e: float) -> Float64Array:
+def harmonic(ranks: npt.ArrayLike, e: float) -> FloatArray:
     """Generalised harmonic numbers: sum of k^-e for k = 1..ranks.
 
     Exact sums up to rank m = 64; beyond, Euler-Maclaurin from m to r:
@@ -48,13 +46,13 @@ def harmonic(ranks: npt.ArrayLike, e: float) -> Float64Array:
     return summed + integral(far, e) - integral(m, e) + _ends(far, e) - _ends(np.float64(m), e)
 
 
-def _ends(x: npt.ArrayLike, e: float) -> Float64Array:
+def _ends(x: npt.ArrayLike, e: float) -> FloatArray:
     """The end terms of Euler-Maclaurin at x; the odd derivatives of x^-e are -e x^(-e-1), -e(e+1)(e+2) x^(-e-3), ..."""
     x = np.asarray(x, dtype=np.float64)
     first = e / x
     third = first * (e + 1) * (e + 2) / x**2
     fifth = third * (e + 3) * (e + 4) / x**2
-    ends: Float64Array = x**-e * (0.5 - first / 12 + third / 720 - fifth / 30240)
+    ends: FloatArray = x**-e * (0.5 - first / 12 + third / 720 - fifth / 30240)
     return ends
 
 
@@ -87,11 +85,11 @@ class ExactZipf:
                 return k[kept].astype(np.int64)
 
     @staticmethod
-    def probability(ranks: npt.ArrayLike, domain: int, exponent: float) -> Float64Array:
+    def probability(ranks: npt.ArrayLike, domain: int, exponent: float) -> FloatArray:
         return np.asarray(ranks, dtype=np.float64) ** -exponent / harmonic(domain, exponent)
 
     @staticmethod
-    def mass(ranks: npt.ArrayLike, domain: int, exponent: float) -> Float64Array:
+    def mass(ranks: npt.ArrayLike, domain: int, exponent: float) -> FloatArray:
         return harmonic(ranks, exponent) / harmonic(domain, exponent)
 
 
@@ -111,7 +109,7 @@ class PaperZipf:
         return np.clip(np.floor(x), 1.0, self._domain - 1.0).astype(np.int64)
 
     @staticmethod
-    def probability(ranks: npt.ArrayLike, domain: int, exponent: float) -> Float64Array:
+    def probability(ranks: npt.ArrayLike, domain: int, exponent: float) -> FloatArray:
         k = np.asarray(ranks, dtype=np.float64)
         # H(k+1) - H(k) = k^(1-e) H(1 + 1/k), which does not cancel for big k
         step = np.log1p(1.0 / k)
@@ -120,6 +118,6 @@ class PaperZipf:
         return np.where(k < domain, area / integral(domain, exponent), 0.0)
 
     @staticmethod
-    def mass(ranks: npt.ArrayLike, domain: int, exponent: float) -> Float64Array:
+    def mass(ranks: npt.ArrayLike, domain: int, exponent: float) -> FloatArray:
         reached = np.minimum(np.asarray(ranks, dtype=np.float64) + 1.0, domain)
         return integral(reached, exponent) / integral(domain, exponent)

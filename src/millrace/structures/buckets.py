@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
-from millrace.core.step import Int64Array
 
 
 class Reads(NamedTuple):

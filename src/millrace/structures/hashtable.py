@@ -41,10 +41,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.compiled import inlined, kernel
 from millrace.core.memoryaccess import prefetch
-from millrace.core.step import Int64Array
 
 
 class Cursor(NamedTuple):

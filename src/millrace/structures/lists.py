@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
-from millrace.core.step import Int64Array
 
 _EACH = 7  # slots of a block
 

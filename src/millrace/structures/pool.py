@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
-from millrace.core.step import Int64Array
 
 Load = Callable[[Int64Array, Int64Array], None]  # pages, frames
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
-from millrace.core.step import Int64Array
 
 _NEXT, _PREVIOUS = 0, 1  # what a node of the queue says
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.rowbytes import fitting, has_fixed_width, sizes_of
-from millrace.core.step import Int64Array
 
 MAX_CHUNKS = 8  # more chunks than this make `take` slow: the smallest are merged
 

@@ -18,12 +18,12 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError
 from millrace.core.keys import Codes
 from millrace.core.protocols import JoinSpec, Relation
 from millrace.core.rowbytes import fitting
-from millrace.core.step import Int64Array
 from millrace.structures.rows import RowStore, type_bytes
 
 _SLOT_BYTES = 8 + 8 + 8 + 1 + 4  # code, sequence, entered, matched, free stack

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.conditions import Condition, Expr
 from millrace.core.keys import Codes
 from millrace.core.protocols import JoinSpec, PageRun, Relation
-from millrace.core.step import Int64Array
 from millrace.joins.sizing import bits_between_codes, code_bytes_per_page
 from millrace.structures.hashtable import START, Cursor, HashTable, Int32Array, codes_in, slot_records
 from millrace.structures.window import Window
@@ -136,7 +136,7 @@ def _home(condition: Condition) -> Any:
 
         return SimilarMatcher
     if isinstance(condition, Expr):
-        from millrace.joins.matching.expressions import ArrowMatcher, SqlMatcher
+        from millrace.joins.matching.expr import ArrowMatcher, SqlMatcher
 
         return SqlMatcher if condition.is_sql else ArrowMatcher
     from millrace.joins.matching.ranges import RangeMatcher

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.conditions import Between, Near
-from millrace.core.keys import BoolArray, Codes, KeyCodec
-from millrace.core.ordered import LEAST, MOST, float_codes, floats_of, ordered_codes
+from millrace.core.keys import Codes, KeyCodec
+from millrace.core.order_codes import LEAST, MOST, float_codes, floats_of, ordered_codes
 from millrace.core.protocols import JoinSpec, PageRun, Relation
-from millrace.core.step import Int64Array
 from millrace.joins.matching.matcher import Found, MatcherBytes
 from millrace.joins.sizing import rows_per_page
-from millrace.structures.ordered import FIRST, OrderedSlots, Place, ascending
+from millrace.structures.sorted_values import FIRST, OrderedSlots, Place, ascending
 from millrace.structures.window import Window, row_bytes
 
 _EMPTY = np.zeros(0, np.int64)

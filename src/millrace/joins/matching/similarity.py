@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
 from millrace.core.conditions import Similar
 from millrace.core.errors import ParameterError
 from millrace.core.keys import Codes
 from millrace.core.protocols import JoinSpec, PageRun, Relation
-from millrace.core.step import Int64Array
 from millrace.joins.matching.matcher import Found, MatcherBytes, Remembered
 from millrace.joins.sizing import rows_per_page
 from millrace.structures.window import Window, row_bytes

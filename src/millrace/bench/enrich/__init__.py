@@ -1,0 +1,1 @@
+"""`millrace bench enrich` and its relatives: a stream enriched on Spark."""

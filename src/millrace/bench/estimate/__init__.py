@@ -1,0 +1,1 @@
+"""`millrace bench estimate` and `millrace bench coverage`: early answers, and whether their intervals hold."""

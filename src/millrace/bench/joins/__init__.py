@@ -1,0 +1,1 @@
+"""`millrace bench joins`: the semi-stream joins in process, on a disk and on simulated devices."""

@@ -1,0 +1,277 @@
+"""`millrace bench joins`: every in-process join of the catalog on the same table and the same stream.
+
+1. Rows of the table are made; for the real disk they are built into a table folder, which is read directly.
+2. In each cell (rows x device x memory x exponent) every join runs by itself, from the start of the same stream: warm-up,
+   full speed, a slower stream, drain (see `joinrun`). Every key is in the table once, so each tuple must come out once, with
+   the row of its key; that is checked.
+3. Ratios are between joins of one cell. On the disk, cells are repeated if asked, and the run with the median rate counts,
+   and the median of the profiles.
+
+On the disk, time is this machine's. On a simulated device it is by formula: the device's for reads, the default unit costs
+for work.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from millrace.bench.data import Say
+from millrace.bench.joins.clock import TimedRelation
+from millrace.bench.joins.run import JoinRun, Limits
+from millrace.bench.joins.stores import Store, about_table, open_store
+from millrace.bench.memory import machine_bytes
+from millrace.bench.options import REAL_DISK, JoinOptions
+from millrace.bench.versions import versions_of
+from millrace.catalog import ALGORITHMS, Algorithm, make_join
+from millrace.core.budget import Budget
+from millrace.core.errors import BudgetError, MillraceError, ParameterError
+from millrace.core.protocols import JoinSpec, Relation, SemiStreamJoin
+from millrace.core.unitcosts import UnitCosts
+from millrace.relations.generated import KEY, SURROGATE_KEY, check_columns
+from millrace.streams import SteadyArrivals, Workload, ZipfKeys
+
+OK = "ok"
+POOLED = "inlj-pool"
+_PACKAGES = ("pyarrow", "numpy", "numba")
+
+
+def _silent(_: Any) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class JoinProgress:
+    """Who hears how far a run is: `say` what is being done, `finished` each result."""
+
+    say: Say = field(default=_silent)
+    finished: Callable[[dict[str, Any]], None] = field(default=_silent)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A join of the catalog with some of its parameters."""
+
+    name: str
+    row: Algorithm
+    parameters: dict[str, Any]
+
+    def takes(self, parameter: str) -> bool:
+        return parameter in inspect.signature(self.row.join).parameters
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What all joins of a comparison have in common."""
+
+    device: str
+    rows: int
+    memory: str
+    memory_bytes: int
+    zipf: float
+
+
+def run_joins(options: JoinOptions, progress: JoinProgress | None = None) -> dict[str, Any]:
+    """Run the benchmark; the returned values are plain, ready for JSON."""
+    progress = progress or JoinProgress()
+    chosen = _chosen(options)
+    check_columns(options.columns)
+    results: list[dict[str, Any]] = []
+    tables: list[dict[str, Any]] = []
+    for rows in options.rows:
+        for name in options.devices:
+            with open_store(name, rows, options, progress.say) as store:
+                tables.append(about_table(name, rows, store, options))
+                for memory in options.memory:
+                    for zipf in options.zipf:
+                        cell = Cell(name, rows, memory, options.memory_bytes(memory, rows), zipf)
+                        results += _run_cell(cell, store, chosen, options, progress)
+    return {
+        "benchmark": "joins",
+        "clock": f"{REAL_DISK}: this machine's, direct reads; other devices: by formula ({options.overlap})",
+        "seed": options.seed,
+        "options": options.to_json(),
+        **_about_machine(),
+        "unit_costs": vars(UnitCosts()),
+        "tables": tables,
+        "rows_agree": all(result["rows_right"] for result in results if result["status"] == OK),
+        "checksums_agree": True,  # the sum of all rows put out is part of `rows_right`
+        "results": results,
+        "cells": cells(results),
+    }
+
+
+def contenders() -> list[Contender]:
+    """One for every row of the catalog that runs in process; `inlj` without a pool, and with one where it has that."""
+    found = []
+    for row in ALGORITHMS:
+        if "process" in row.hosts:
+            # steps of many tuples spare it calls that have nothing to do with the algorithm
+            contender = Contender(row.name, row, {"tuples_per_step": None} if row.name == "inlj" else {})
+            found.append(contender)
+            if contender.takes("pool_bytes"):
+                found.append(Contender(POOLED, row, {**contender.parameters, "pool_bytes": "rest"}))
+    return found
+
+
+def cells(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each cell the rates side by side, and SWEEPJOIN's against the better of MESHJOIN's and HYBRIDJOIN's."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for result in results:
+        place = tuple(result[name] for name in ("device", "rows", "memory", "zipf"))
+        cell = found.setdefault(
+            place, {"device": place[0], "rows": place[1], "memory": place[2], "zipf": place[3], "tuples_per_second": {}}
+        )
+        if result["status"] == OK:
+            cell["tuples_per_second"][result["join"]] = result["tuples_per_second"]
+    for cell in found.values():
+        rates = cell["tuples_per_second"]
+        plain = [rates[name] for name in ("meshjoin", "hybridjoin") if name in rates]
+        cell["sweepjoin_to_the_better"] = rates["sweepjoin"] / max(plain) if plain and "sweepjoin" in rates else None
+    return list(found.values())
+
+
+def _chosen(options: JoinOptions) -> list[Contender]:
+    every = contenders()
+    known = [contender.name for contender in every]
+    for name in options.joins:
+        if name not in known:
+            raise ParameterError(f"unknown join {name!r}; choose from {', '.join(known)}.")
+    return [contender for contender in every if not options.joins or contender.name in options.joins]
+
+
+def _run_cell(
+    cell: Cell, store: Store, chosen: list[Contender], options: JoinOptions, progress: JoinProgress
+) -> list[dict[str, Any]]:
+    """Repeats are interleaved: what disturbs the machine for a while then disturbs everyone."""
+    runs: dict[str, list[dict[str, Any]]] = {contender.name: [] for contender in chosen}
+    for _ in range(options.repeats if store.real else 1):
+        for contender in chosen:
+            progress.say(f"{cell.device}, {cell.rows:,} rows, memory {cell.memory}, Zipf {cell.zipf:g}: {contender.name}")
+            runs[contender.name].append(_measured(cell, store, contender, options))
+    results = [_median(found) for found in runs.values()]
+    for result in results:
+        for other in ("inlj", POOLED):
+            rate = next((one["tuples_per_second"] for one in results if one["join"] == other and one["status"] == OK), None)
+            own = result.get("tuples_per_second")
+            result[f"ratio_to_{other.replace('-', '_')}"] = own / rate if own and rate else None
+        progress.finished(result)
+    return results
+
+
+def _measured(cell: Cell, store: Store, contender: Contender, options: JoinOptions) -> dict[str, Any]:
+    about = {"join": contender.name, "device": cell.device, "rows": cell.rows, "memory": cell.memory}
+    about |= {"memory_bytes": cell.memory_bytes, "zipf": cell.zipf}
+    try:
+        parameters = _tuned(cell, store, contender, options) if options.tune else contender.parameters
+        return {**about, "status": OK, **_one_run(cell, store, contender, parameters, options)}
+    except BudgetError as small:
+        return {**about, "status": f"needs {small.needed_bytes:,} bytes"}
+    except MillraceError as error:
+        return {**about, "status": f"failed: {error}"}
+
+
+def _one_run(
+    cell: Cell, store: Store, contender: Contender, parameters: dict[str, Any], options: JoinOptions
+) -> dict[str, Any]:
+    run, budget, relation = _start(cell, store, contender, parameters, options)
+    limits = _limits(run.join, store, options)
+    bytes_used = run.join.bytes_used
+    run.warm_up(Limits(limits.tuples, 3 * limits.seconds) if store.real else limits)
+    saturated = run.saturate(Limits(seconds=limits.seconds) if store.real else limits)
+    profiled = {}
+    if isinstance(relation, TimedRelation):
+        profiled = run.profile(Limits(seconds=limits.seconds / 2), reading=lambda: relation.reading)
+    paced = run.pace(options.load * saturated["tuples_per_second"], limits)
+    drained = run.drain(relation.pages)
+    return {
+        **saturated,
+        **profiled,
+        "paced": paced,
+        "drain": drained,
+        "rows_right": run.rows_right,
+        "window_tuples": _capacity(run.join),
+        "buffer_pages": getattr(run.join, "buffer_pages", None),
+        "bytes_used": bytes_used,
+        "peak_bytes": budget.peak_bytes,
+    }
+
+
+def _start(
+    cell: Cell, store: Store, contender: Contender, parameters: dict[str, Any], options: JoinOptions
+) -> tuple[JoinRun, Budget, Relation]:
+    relation, clock = store.open()
+    keys = ZipfKeys(cell.rows, cell.zipf, scatter=options.hot_keys == "scattered", seed=options.seed)
+    stream = Workload(keys, SteadyArrivals(1), key_name=KEY, seed=options.seed)
+    carry = tuple(stream.schema.names) if options.carry else ()
+    columns = tuple(dict.fromkeys((SURROGATE_KEY, *(name for name in options.columns if name not in carry))))
+    spec = JoinSpec(stream.schema, ((KEY, KEY),), "inner", carry, columns)
+    budget = Budget(cell.memory_bytes)
+    given = dict(parameters)
+    if contender.takes("costs"):
+        given["costs"] = store.costs
+    if contender.takes("zipf_exponent"):
+        given["zipf_exponent"] = cell.zipf
+    join = make_join(contender.row.name, relation, spec, budget, **given)
+    return JoinRun(join, stream, clock), budget, relation
+
+
+def _tuned(cell: Cell, store: Store, contender: Contender, options: JoinOptions) -> dict[str, Any]:
+    """The parameters with a disk buffer twice or half as long as the join's own choice, as often as that is faster."""
+    run, _, relation = _start(cell, store, contender, contender.parameters, options)
+    best = getattr(run.join, "buffer_pages", None)
+    if best is None or not contender.takes("buffer_pages"):
+        return contender.parameters
+    rates: dict[int, float] = {}
+
+    def rate(pages: int) -> float:
+        if pages not in rates:
+            rates[pages] = _rate(cell, store, contender, {**contender.parameters, "buffer_pages": pages}, options)
+        return rates[pages]
+
+    for factor in (2.0, 0.5):
+        while 1 <= best * factor <= relation.pages and rate(int(best * factor)) > rate(best):
+            best = int(best * factor)
+    return {**contender.parameters, "buffer_pages": best}
+
+
+def _rate(cell: Cell, store: Store, contender: Contender, parameters: dict[str, Any], options: JoinOptions) -> float:
+    """Tuples a second at full speed; 0 where the budget does not do."""
+    try:
+        run, _, _ = _start(cell, store, contender, parameters, options)
+    except BudgetError:
+        return 0.0
+    limits = _limits(run.join, store, options)
+    run.warm_up(limits)
+    return float(run.saturate(limits)["tuples_per_second"])
+
+
+def _limits(join: SemiStreamJoin, store: Store, options: JoinOptions) -> Limits:
+    """Phases end after so many windows of tuples; on the disk after some seconds too, as a slow join would take for ever."""
+    tuples = max(options.tuples, int(options.windows * _capacity(join)))
+    return Limits(tuples, options.seconds) if store.real else Limits(tuples)
+
+
+def _capacity(join: Any) -> int:
+    return int(getattr(join, "capacity", 1))
+
+
+def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run with the median rate, with the rates of all, and the median profile of kernels; one that went wrong decides."""
+    for run in runs:
+        if run["status"] != OK or not run["rows_right"]:
+            return run
+    rates = [run["tuples_per_second"] for run in runs]
+    profiled = sorted((run for run in runs if "kernels" in run), key=lambda run: float(run["kernel_ns_per_tuple"]))
+    profile = {name: profiled[len(profiled) // 2][name] for name in ("kernel_ns_per_tuple", "kernels")} if profiled else {}
+    middle = sorted(range(len(runs)), key=rates.__getitem__)[len(runs) // 2]
+    return {**runs[middle], **profile, "rates": rates}
+
+
+def _about_machine() -> dict[str, Any]:
+    machine = {"cores": os.cpu_count(), "memory_bytes": machine_bytes(), "system": platform.system()}
+    return {"versions": versions_of(*_PACKAGES), "machine": machine}

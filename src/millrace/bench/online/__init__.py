@@ -1,0 +1,1 @@
+"""`millrace bench online`: the joins of online aggregation on virtual devices."""

@@ -1,0 +1,70 @@
+"""The one loop round a join: rows are offered, the join steps when it has no room, and every step goes into the ledger.
+
+    batch --> feed:  offer, step, offer, step ... until all rows are taken   --> steps
+              drain: step, step ...               until nobody waits         --> steps
+
+A join reads no clock and never waits. Whoever drives it does: the in-process `drive`, the laws, the benchmarks and the tasks
+on Spark all hold a `Host`. What is to be done with the rows of a step, and when the next batch comes, is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from millrace.core.ledger import Ledger
+from millrace.core.protocols import SemiStreamJoin
+from millrace.core.step import Step
+
+
+class Host:
+    """A join and its ledger.
+
+    `feed` and `drain` are iterators: the join goes on only as far as they are read. The ledger is checked after every step.
+
+    >>> from millrace.core.budget import Budget
+    >>> from millrace.core.protocols import JoinSpec
+    >>> from millrace.joins.meshjoin import MeshJoin
+    >>> from millrace.relations.memory import MemoryRelation
+    >>> products = MemoryRelation(pa.table({"id": [1, 2], "price": [10, 20]}), "id")
+    >>> sales = pa.record_batch({"product": [2, 1, 3]})
+    >>> spec = JoinSpec(sales.schema, (("product", "id"),), "inner", ("product",), ("price",))
+    >>> host = Host(MeshJoin(products, spec, Budget("64k")))
+    >>> len(list(host.feed(sales))), host.waiting, [step.output.num_rows for step in host.drain()]
+    (0, 3, [2])
+    >>> host.ledger.rows_in, host.ledger.matched, host.ledger.unmatched, host.waiting
+    (3, 2, 1, 0)
+    """
+
+    def __init__(self, join: SemiStreamJoin, ledger: Ledger | None = None) -> None:
+        self.join = join
+        self.ledger = ledger if ledger is not None else Ledger()
+
+    @property
+    def waiting(self) -> int:
+        """Tuples inside the join."""
+        return self.join.pending
+
+    def offer(self, batch: pa.RecordBatch) -> int:
+        """Offer rows once; how many the join took."""
+        return self.join.offer(batch)
+
+    def step(self) -> Step:
+        """One step of the join, posted."""
+        step = self.join.step()
+        self.ledger.post(step.counts, self.join.pending)
+        return step
+
+    def feed(self, batch: pa.RecordBatch) -> Iterator[Step]:
+        """Offer all of a batch; the steps that it took to make room."""
+        taken = 0
+        while taken < batch.num_rows:
+            taken += self.offer(batch.slice(taken))
+            if taken < batch.num_rows:
+                yield self.step()
+
+    def drain(self) -> Iterator[Step]:
+        """Step until nobody waits."""
+        while self.join.pending:
+            yield self.step()

@@ -1,0 +1,1 @@
+"""Whether intervals hold as often as they promise."""

@@ -1,0 +1,1 @@
+"""The joins of online aggregation, one file for each."""

@@ -1,0 +1,1 @@
+"""A run from its first report to the exact answer."""

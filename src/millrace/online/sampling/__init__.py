@@ -1,0 +1,1 @@
+"""Looks at some rows before and beside a run: their order, their blocks, their heavy keys."""

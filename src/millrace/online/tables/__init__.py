@@ -1,0 +1,1 @@
+"""Tables to estimate from, read in random order."""

@@ -1,0 +1,346 @@
+"""A table, or several, as one task has them: opened, joined by the plan, and counted.
+
+    TaskTable    the table at the version of the batch, the plan as this machine follows it, its ledger and its counts
+    LookupHost   keys that are answered at once
+    GroupHost    keys that are joined in groups, so that their matches can be put in the order of the stream
+    RowsHost     whole rows, through one join or several in a row, in any order or in that of the stream
+
+All of them run the join by `core.host.Host`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.catalog import algorithm
+from millrace.core.arrays import Int64Array
+from millrace.core.budget import format_bytes
+from millrace.core.errors import BudgetError
+from millrace.core.host import Host
+from millrace.core.ledger import Ledger
+from millrace.core.protocols import SemiStreamJoin
+from millrace.core.rowbytes import sizes_of
+from millrace.core.step import Step, StepCounts
+from millrace.joins.several import Several
+from millrace.relations.stored import StoredRelation
+from millrace.spark.gathered import Gathered, in_stream_order, no_rows
+from millrace.spark.plan import JoinPlan
+from millrace.spark.registry import unit_costs
+from millrace.spark.sizes import LOOKED_UP_ROWS, SPARE_TEXT, GroupRows
+
+EMIT_ROWS = 8_192
+EMIT_BYTES = 8 << 20  # that go back at a time, but for a single row
+_READ_COUNTS = ("pages_read", "bytes_read", "seeks", "index_reads", "probes")
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Rows of a group that were joined: `columns(start, end)` gives what goes back for some of them, in stream order."""
+
+    rows: int
+    columns: Callable[[int, int], list[pa.Array]]
+    sizes: Int64Array | None  # bytes of what goes back for each row; None where all of it is little
+
+
+class TaskTable:
+    """A table in one task."""
+
+    def __init__(self, plan: JoinPlan, timestamp_us: int) -> None:
+        self.relation = plan.asked.table.open_in_task(timestamp_us, plan.asked.table_columns)
+        self.plan = plan.on_host(self.relation)
+        self.ledger = Ledger()
+        self.peak_bytes = 0
+        self.groups = 0
+        self.reversed_ranges: Callable[[], int] = lambda: 0
+        self._changes = int(self.plan is not plan)
+        self._group_rows: tuple[int, int] | None = None  # the smallest and the largest group so far
+        self._budget = self.plan.budget()
+        self._reported = self._before = StepCounts()
+
+    @property
+    def free_bytes(self) -> int:
+        return self._budget.free_bytes
+
+    def new_join(self) -> SemiStreamJoin:
+        """The join, with nothing in it, in a new budget."""
+        self.peak_bytes = max(self.peak_bytes, self._budget.peak_bytes)
+        self._budget = self.plan.budget()
+        join = self.plan.join(self.relation, self._budget, **self._known())
+        self.reversed_ranges = lambda: getattr(join, "reversed_ranges", 0)
+        return join
+
+    def _known(self) -> dict[str, Any]:
+        """What this machine can tell a join: what a seek costs on its disk."""
+        if "costs" not in algorithm(self.plan.asked.strategy).told or self.relation.resident:
+            return {}
+        return {"costs": unit_costs(self.relation)} if isinstance(self.relation, StoredRelation) else {}
+
+    def begin_group(self) -> None:
+        self._before = self.ledger.totals
+
+    def give_up_group(self) -> None:
+        """Forget the join, and what was counted in this group, but for what was read."""
+        self.reversed_ranges = lambda: 0
+        counts, before = self.ledger.totals.as_dict(), self._before.as_dict()
+        reads = StepCounts(**{name: counts[name] - before[name] for name in _READ_COUNTS})
+        self.ledger = Ledger(self._before + reads)
+
+    def note_group(self, rows: int) -> None:
+        """So many rows were joined at a time."""
+        least, most = self._group_rows or (rows, rows)
+        self._group_rows = min(least, rows), max(most, rows)
+
+    def note_bytes(self, more: int) -> None:
+        """So many bytes were in use beside those of the budget."""
+        self.peak_bytes = max(self.peak_bytes, self._budget.used_bytes + max(0, more))
+
+    def too_long(self, found_bytes: int, limit_bytes: int) -> BudgetError:
+        """What one key finds does not fit."""
+        given = self.plan.asked.given_bytes
+        needed = given * found_bytes // max(1, limit_bytes) + (1 << 20)
+        return BudgetError(
+            f"the memory budget of {format_bytes(given)} is too small for a key whose rows take {format_bytes(found_bytes)}; "
+            f"give memory={needed} or more, or fewer columns with columns=",
+            needed,
+        )
+
+    def stats(self) -> str:
+        """Counts since the last call, as JSON, and the values of the plan that were used."""
+        totals, before = self.ledger.totals.as_dict(), self._reported.as_dict()
+        self._reported = self.ledger.totals
+        counts: dict[str, Any] = {name: totals[name] - before[name] for name in totals}
+        version = getattr(self.relation, "version", None)
+        counts |= {
+            "groups": max(1, self.groups),  # rows that are not put in order are one
+            "waiting": self.ledger.waiting,
+            "memory_bytes": max(self.peak_bytes, self._budget.peak_bytes),
+            "table_version": version.number if version is not None else None,
+            "strategy": self.plan.asked.strategy,
+            "access": self.plan.access,
+            "read": self.plan.read,
+            "group_rows": self._group_rows,
+            "plan_changes": self._changes,
+            "reversed_ranges": self.reversed_ranges(),
+        }
+        self.groups = self._changes = 0
+        self._group_rows = None
+        take = getattr(self.relation, "take_io_counts", None)
+        return json.dumps(counts | (take() if take is not None else {}))
+
+    def close(self) -> None:
+        if self.plan.counters is not None:
+            self.plan.counters.send(self.stats())
+
+
+class LookupHost:
+    """Keys looked up at once, where the rows lie in memory."""
+
+    emit_rows = LOOKED_UP_ROWS
+    holds_rows = 0  # keys that are gathered for a group: none
+
+    def __init__(self, table: TaskTable) -> None:
+        self.table = table
+        self._lookup = table.plan.lookup(table.relation)
+        self._rows = table.plan.group.start
+        table.reversed_ranges = lambda: self._lookup.reversed_ranges
+
+    def join(self, keys: Sequence[pa.Array]) -> Joined:
+        """Look up the first of these keys: as many as there is memory for, but one at least."""
+        table, memory, group = self.table, self.table.plan.memory, self.table.plan.group
+        table.groups += 1
+        size = min(self._rows, len(keys[0]))
+        answer = self._lookup.look_up([column.slice(0, size) for column in keys], memory.limit_bytes)
+        rows = len(answer.found)
+        self._rows = group.most if rows == size else max(group.least, 4 * rows)
+        table.note_group(rows)
+        table.ledger.post(answer.counts, waiting=0)
+        found_bytes = sum(column.nbytes for column in answer.columns)
+        more = SPARE_TEXT * found_bytes - memory.ordering_bytes
+        if found_bytes > memory.limit_bytes and more > table.free_bytes:
+            raise table.too_long(found_bytes, memory.limit_bytes)
+        table.note_bytes(more)
+        everything = [*([pa.array(answer.found)] if table.plan.asked.flagged else []), *answer.columns]
+        sizes = sizes_of(answer.columns, rows) if found_bytes > EMIT_BYTES else None
+        return Joined(rows, lambda start, end: [column.slice(start, end - start) for column in everything], sizes)
+
+
+class GroupHost:
+    """Keys joined in groups."""
+
+    emit_rows = EMIT_ROWS
+
+    def __init__(self, table: TaskTable) -> None:
+        self.table = table
+        self.holds_rows = table.plan.group.most
+        self._groups = _Groups([table])
+
+    def join(self, keys: Sequence[pa.Array]) -> Joined:
+        """Join the first of these keys: as many as there is memory for, but one at least."""
+        asked = self.table.plan.asked
+        self.table.groups += 1
+        while True:
+            first = [column.slice(0, self._groups.rows) for column in keys]
+            batch = pa.RecordBatch.from_arrays(first, schema=asked.spec.stream_schema)
+            found = self._groups.join(batch)
+            if found is not None:
+                return Joined(batch.num_rows, *in_stream_order(asked, batch.num_rows, *found, EMIT_BYTES))
+
+
+def keys_host(plan: JoinPlan, timestamp_us: int) -> LookupHost | GroupHost:
+    """The host of a table that keys travel to."""
+    table = TaskTable(plan, timestamp_us)
+    return GroupHost(table) if table.plan.access == "join" else LookupHost(table)
+
+
+class RowsHost:
+    """Whole rows on their way through the joins of a task, one behind the other."""
+
+    def __init__(self, plans: Sequence[JoinPlan], timestamp_us: int) -> None:
+        self.tables = [TaskTable(plan, timestamp_us) for plan in plans]
+        self._in_order = plans[0].asked.in_order
+        self._groups = _Groups(self.tables)
+        self._key_bytes = sum(table.plan.memory.key_bytes for table in self.tables)
+        self._held: list[pa.RecordBatch] = []  # rows that wait to be joined in order
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self._groups.output_schema
+
+    def feed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take all of a batch; what is put out meanwhile."""
+        if not self._in_order:
+            yield from _outputs(self._groups.fed(batch))
+            return
+        self._held.append(batch)
+        rows, held_bytes = sum(part.num_rows for part in self._held), sum(part.nbytes for part in self._held)
+        if rows >= self._groups.most_rows or held_bytes >= self._key_bytes:
+            yield from self._joined_in_order()
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Go on until nobody waits; what is put out."""
+        yield from self._joined_in_order() if self._in_order else _outputs(self._groups.drained())
+
+    def _joined_in_order(self) -> Iterator[pa.RecordBatch]:
+        """Join the rows that are held, and put out what is found in their order."""
+        held, self._held = self._held, []
+        rows = pa.concat_batches(held) if held else no_rows(self.tables[0].plan.asked.spec.stream_schema)
+        while rows.num_rows:
+            group = rows.slice(0, self._groups.rows)
+            if group.num_rows == 1:  # nothing to put in order, and so nothing to hold
+                yield from self._groups.join_one(group)
+            else:
+                found = self._groups.join(group)
+                if found is None:
+                    continue
+                sequence, output = found
+                yield output.take(pa.array(np.argsort(sequence, kind="stable")))
+            rows = rows.slice(group.num_rows)
+
+
+class _Groups:
+    """Groups of rows, each joined to its end.
+
+    How long the rows of a group are shows only when they are found. If they take more than was set aside, the group is given
+    up and joined again with fewer rows at a time; later groups may be larger again.
+    """
+
+    def __init__(self, tables: Sequence[TaskTable]) -> None:
+        self._tables = tables
+        self._limit_bytes = sum(table.plan.memory.limit_bytes for table in tables)
+        self._bounds = _narrowest([table.plan.group for table in tables])
+        self.most_rows = self._bounds.most
+        self.rows = self._bounds.start  # of the next group
+        self.output_schema = tables[-1].plan.asked.spec.output_schema(tables[-1].relation)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make the joins, with nothing in them."""
+        joins = [table.new_join() for table in self._tables]
+        ledgers = [table.ledger for table in self._tables]
+        if len(joins) == 1:
+            self._host = Host(joins[0], ledgers[0])
+        else:
+            schemas = [table.plan.asked.spec.stream_schema for table in self._tables]
+            self._host = Host(Several(joins, ledgers=ledgers, schemas=schemas, by_turns=True))
+        self._offered = 0
+
+    def fed(self, batch: pa.RecordBatch) -> Iterator[Step]:
+        return self._said(self._host.feed(batch))
+
+    def drained(self) -> Iterator[Step]:
+        return self._said(self._host.drain())
+
+    def join(self, batch: pa.RecordBatch) -> tuple[Int64Array, pa.RecordBatch] | None:
+        """What all rows of a batch find: the number of the row for each row of the output. None if that takes too much: the
+        next group is smaller."""
+        for table in self._tables:
+            table.begin_group()
+        removed = self._host.ledger.totals.removed
+        gathered = self._gathered(batch)
+        if gathered.bytes > self._limit_bytes:
+            left, found_bytes = self._host.ledger.totals.removed - removed, gathered.bytes
+            del gathered
+            self._give_up(batch.num_rows, left, found_bytes)
+            return None
+        first, self._offered = self._offered, self._offered + batch.num_rows
+        self._done(batch.num_rows, gathered.bytes)
+        sequence, output = gathered.together()
+        return sequence - first, output
+
+    def _gathered(self, batch: pa.RecordBatch) -> Gathered:
+        """What the rows of a batch find, or so much of it that it is too much."""
+        gathered = Gathered(self.output_schema)
+        for step in chain(self.fed(batch), self.drained()):
+            gathered.add(step)
+            if gathered.bytes > self._limit_bytes:
+                break
+        return gathered
+
+    def join_one(self, row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What one row finds, in parts."""
+        found_bytes = 0
+        for output in _outputs(chain(self.fed(row), self.drained())):
+            found_bytes += output.nbytes
+            yield output
+        self._offered += 1
+        self._done(1, found_bytes)
+
+    def _done(self, rows: int, found_bytes: int) -> None:
+        """Groups may be larger again, if one of twice the size would surely do."""
+        for table in self._tables:
+            table.note_group(rows)
+        if 4 * found_bytes < self._limit_bytes:
+            self.rows = min(self._bounds.most, 2 * self.rows)
+
+    def _give_up(self, rows: int, left: int, found_bytes: int) -> None:
+        """Forget a group, of which some tuples had left, and say how many rows the next may have."""
+        if rows == 1:
+            raise self._tables[0].too_long(found_bytes, self._limit_bytes)
+        self.rows = max(self._bounds.least, rows // 16, min(rows // 2, left // 2))
+        del self._host  # its joins go before new ones are made
+        for table in self._tables:
+            table.give_up_group()
+        self._begin()
+
+    def _said(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """The same steps. A budget error of a join is said of all that was given."""
+        try:
+            yield from steps
+        except BudgetError as small:
+            raise self._tables[0].plan.in_all(small) from small
+
+
+def _narrowest(bounds: Sequence[GroupRows]) -> GroupRows:
+    """Rows that suit all tables."""
+    return min(bounds, key=lambda rows: rows.most)
+
+
+def _outputs(steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
+    return (step.output for step in steps if step.output.num_rows)

@@ -1,0 +1,50 @@
+"""The tables of an `enrich` call, one or several, as a list of look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from millrace.core.conditions import Condition
+from millrace.core.errors import ParameterError
+from millrace.spark.arguments import check_name, checked_how, wrong_table
+from millrace.spark.master import MasterTable
+from millrace.spark.parquet import ParquetTable
+
+On = str | Sequence[Any] | Mapping[str, str] | Condition
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One of several tables that `enrich` looks up in one pass. `on`, `how` and `columns` are as there; no `how`: that of the
+    call."""
+
+    table: MasterTable | ParquetTable
+    on: On
+    how: str | None = None
+    columns: Sequence[str] | Mapping[str, str] | None = None
+    name: str | None = None
+
+
+def as_lookups(table: Any, on: On | None, how: str, columns: Any, name: str | None) -> list[Lookup]:
+    """What was asked for, as a list of look-ups."""
+    check_name(name)
+    checked_how(how)
+    if isinstance(table, Lookup):
+        raise ParameterError("a Lookup goes into a list, of one or of several: write [mr.Lookup(...)]")
+    if not isinstance(table, (list, tuple)):
+        check_table(table)
+        return [Lookup(table, cast(On, on), how, columns, name)]  # without `on`, an error says what it must be
+    wrong = next((one for one in table if not isinstance(one, Lookup)), None)
+    if wrong is not None or not table:
+        got = f"a {type(wrong).__name__} in it" if table else "none"
+        raise ParameterError(f"several tables are given as a list of mr.Lookup(table, on=...); got {got}")
+    if on is not None or columns is not None:
+        raise ParameterError("with several tables, give on= and columns= to each Lookup")
+    return [replace(one, how=how if one.how is None else one.how, name=name if one.name is None else one.name) for one in table]
+
+
+def check_table(table: Any) -> None:
+    if not isinstance(table, (MasterTable, ParquetTable)):
+        raise wrong_table(table)

@@ -1,0 +1,226 @@
+"""How a plan is made: every table of a call is checked, its join chosen, and its memory divided.
+
+Every error that can be seen beforehand is raised here, on the driver: names and types that do not fit, a budget that is too
+small, damage to an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField
+
+from millrace.catalog import algorithm, check_condition
+from millrace.core.budget import format_bytes
+from millrace.core.conditions import Between, Condition, Expr, Pairs
+from millrace.core.enough import fits, least_memory
+from millrace.core.errors import BudgetError, ParameterError, SchemaError
+from millrace.core.keys import KeyCodec
+from millrace.core.protocols import How, JoinSpec, Relation
+from millrace.relations.folder import now_us
+from millrace.spark.arguments import check_name, checked_how, checked_on, chosen_columns, in_key_order
+from millrace.spark.labels import new_label
+from millrace.spark.lookups import Lookup, check_table
+from millrace.spark.master import MasterTable
+from millrace.spark.plan import Asked, JoinPlan, Plan, one_range_each
+from millrace.spark.planned import PlannedTable
+from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field, session_zone, spelled
+from millrace.spark.sizes import Shape
+
+_NO_BYTES = 2048  # smaller numbers than this are surely not meant as bytes
+
+
+def make_plan(
+    stream: DataFrame, lookups: Sequence[Lookup], memory_bytes: int, *, strategy: str, read: str, ordered: bool,
+    partitions: int | None,
+) -> Plan:  # fmt: skip
+    """The plan of a call. `memory_bytes` is what one task has for all tables together."""
+    part = max(1, memory_bytes // len(lookups))
+    asked: list[Asked] = []
+    for number, lookup in enumerate(lookups, 1):
+        with _named(number, len(lookups)):
+            asked.append(_asked(stream, lookup, part, len(lookups), strategy, read, ordered))
+    joins: dict[int, JoinPlan] = {}
+    added: list[pa.DataType] = []  # columns that lie behind those of the stream by then
+    for place in sorted(range(len(asked)), key=lambda place: asked[place].shape == "rows"):  # in the order in which they run
+        one = asked[place]
+        with _named(place + 1, len(lookups)):
+            if one.shape == "rows":
+                one = replace(one, spec=_behind(one.spec, added))
+            joins[place] = _planned_join(one)
+        added += _added_types(one)
+    return Plan(tuple(joins[place] for place in range(len(asked))), partitions)
+
+
+@contextmanager
+def _named(number: int, count: int) -> Iterator[None]:
+    """An error says which of several look-ups it means."""
+    try:
+        yield
+    except (ParameterError, SchemaError) as wrong:
+        if count == 1:
+            raise
+        raise type(wrong)(f"look-up {number} of {count}: {wrong}") from wrong
+
+
+def _asked(stream: DataFrame, lookup: Lookup, memory_bytes: int, tables: int, strategy: str, read: str, ordered: bool) -> Asked:
+    """One look-up, checked."""
+    how = checked_how(lookup.how)
+    on = checked_on(lookup.on)
+    condition, pairs = (None, on) if isinstance(on, tuple) else (on, on.on)
+    sensitive = case_sensitive(stream)
+    for mine, _ in pairs:
+        column_field(stream, mine, "stream")  # what the stream lacks is said before what the table does
+    table = _planned_table(stream, lookup, () if condition else tuple(theirs for _, theirs in pairs), read)
+    if condition is None:
+        named = [(mine, spelled(theirs, table.key, sensitive)) for mine, theirs in pairs]
+        pairs = in_key_order(named, table.key, lookup.on)
+    else:
+        condition = condition.in_zone(session_zone(stream))
+        condition.check(_named_schema(stream, condition), table.schema)
+        _check_null_keys(table, condition)
+    fields = [column_field(stream, mine, "stream") for mine, _ in pairs]
+    check_key_types(fields)
+    pairs = tuple((field.name, theirs) for field, (_, theirs) in zip(fields, pairs, strict=True))
+    single = condition is not None and strategy == "auto" and _one_range_each(stream, table, condition)
+    if single:
+        fields = [column_field(stream, cast(Between, condition).value, "stream")]
+    columns = chosen_columns(lookup.columns, table.schema, pairs, how, sensitive)
+    name = _strategy(strategy, table, condition)
+    if condition is None:
+        _check_keys(table, fields)
+    shape = _shape(how, table, condition, single)
+    spec = _spec(stream, fields, pairs, condition, how, shape, tuple(dict.fromkeys(column for column, _ in columns)))
+    label = new_label(lookup.name or table.name, streaming=stream.isStreaming)
+    on = pairs if condition is None else ()
+    return Asked(table, on, how, columns, shape, name, ordered, spec, memory_bytes, tables, label, condition)
+
+
+def _planned_table(stream: DataFrame, lookup: Lookup, key: tuple[str, ...], read: str) -> PlannedTable:
+    check_table(lookup.table)
+    check_name(lookup.name)
+    return lookup.table.planned(stream, read) if isinstance(lookup.table, MasterTable) else lookup.table.planned(stream, key)
+
+
+def _strategy(wanted: str, table: PlannedTable, condition: Condition | None) -> str:
+    """The join by its name. With a condition the table is scanned, and R-MESHJOIN does that in one pass for a whole group."""
+    row = algorithm((table.strategy if condition is None else "rmeshjoin") if wanted == "auto" else wanted)
+    check_condition(row, "equality" if condition is None else condition.kind)
+    return row.name
+
+
+def _shape(how: How, table: PlannedTable, condition: Condition | None, single: bool) -> Shape:
+    if condition is not None and not single:
+        return "rows"
+    return "flag" if how in ("semi", "anti") else "row" if single or table.unique else "array" if table.few else "rows"
+
+
+def _spec(
+    stream: DataFrame, fields: Sequence[StructField], pairs: Pairs, condition: Condition | None, how: How, shape: Shape,
+    columns: tuple[str, ...],
+) -> JoinSpec:  # fmt: skip
+    """The join as the workers see it: columns of the stream are named by their places. Where keys travel, the join puts out
+    matches only; what a left or anti join makes of rows without a match is done where the rows are."""
+    if shape == "rows":
+        schema = pa.schema([pa.field(f"s{i}", arrow_type(field.name, field.dataType)) for i, field in enumerate(stream.schema)])
+        on = tuple((f"s{stream.columns.index(name)}", theirs) for name, theirs in pairs) if condition is None else ()
+        return JoinSpec(schema, on, how, tuple(schema.names), columns, condition and _placed(condition, stream))
+    schema = pa.schema([pa.field(f"k{i}", arrow_type(field.name, field.dataType)) for i, field in enumerate(fields)])
+    found: How = "semi" if shape == "flag" else "inner"
+    if isinstance(condition, Between):
+        return JoinSpec(schema, (), found, (), columns, replace(condition, value="k0"))
+    return JoinSpec(schema, tuple((f"k{i}", theirs) for i, (_, theirs) in enumerate(pairs)), found, (), columns)
+
+
+def _behind(spec: JoinSpec, added: Sequence[pa.DataType]) -> JoinSpec:
+    """The same join of rows that earlier tables have put columns behind. No expression can name those by chance."""
+    more = [pa.field(f"__millrace_added{i}", kind) for i, kind in enumerate(added)]
+    schema = pa.schema([*spec.stream_schema, *more])
+    return replace(spec, stream_schema=schema, carry=tuple(schema.names))
+
+
+def _added_types(asked: Asked) -> list[pa.DataType]:
+    """Types of the columns that a table adds, as a join of whole rows behind it gets them: through the JVM, or as they are."""
+    schema = asked.table.schema
+    if asked.shape == "rows":
+        return [schema.field(column).type for column in asked.fetched]
+    return [arrow_type(name, from_arrow_type(schema.field(column).type)) for column, name in asked.columns]
+
+
+def _planned_join(asked: Asked) -> JoinPlan:
+    """The plan of one join. A budget in which the join can't be made is an error that says how much would do."""
+    relation = asked.table.open(now_us(), asked.table_columns)
+
+    def made(memory_bytes: int) -> JoinPlan:
+        plan = JoinPlan.of(replace(asked, memory_bytes=memory_bytes), relation)
+        budget = plan.budget()
+        if plan.access == "join":
+            plan.join(relation, budget)
+        return plan
+
+    try:
+        return made(asked.memory_bytes)
+    except BudgetError:
+        raise _too_small(asked, least_memory(partial(fits, made), asked.memory_bytes)) from None
+
+
+def _too_small(asked: Asked, needed: int) -> BudgetError:
+    whose = "this join" if asked.tables == 1 else f"each of {asked.tables} joins"
+    given, needed = asked.given_bytes, needed * asked.tables
+    small = f"; memory={given} means bytes: write memory='{given}m' for megabytes" if given < _NO_BYTES else ""
+    return BudgetError(
+        f"the memory budget of {format_bytes(given)} is too small for {whose}; give memory={needed} or more, or fewer "
+        f"columns with columns={small}",
+        needed,
+    )
+
+
+def _check_keys(table: PlannedTable, fields: Sequence[StructField]) -> None:
+    """Keys of the stream and of the table can be compared."""
+    codec = KeyCodec(tuple(table.schema.field(name).type for name in table.key))
+    codec.check([(field.name, arrow_type(field.name, field.dataType)) for field in fields])
+
+
+def _one_range_each(stream: DataFrame, table: PlannedTable, condition: Condition) -> bool:
+    """Whether each row lies in one range of the table at most, so that it can be looked up as a key is."""
+    if not isinstance(condition, Between) or table.key != (condition.low,) or condition.high not in table.schema.names:
+        return False
+    field = column_field(stream, condition.value, "stream")
+    relation: Relation = table.open(now_us(), (condition.low, condition.high))
+    return one_range_each(relation, condition, arrow_type(field.name, field.dataType))
+
+
+def _check_null_keys(table: PlannedTable, condition: Condition) -> None:
+    """Rows without a key are not in a table that was built. Equal keys can't match them, but a condition may."""
+    may_match = isinstance(condition, Expr) or (isinstance(condition, Between) and condition.open_ended)
+    compared = [name for name in table.key if name in condition.table_columns(table.schema)]
+    if table.null_keys and may_match and compared:
+        raise SchemaError(
+            f"{table.null_keys} rows without a {compared[0]!r} were left out when the table was built, and this condition may "
+            "hold for them: build it with another key, or use the Parquet files as a ParquetTable"
+        )
+
+
+def _named_schema(stream: DataFrame, condition: Condition) -> pa.Schema:
+    """The stream columns of a condition under the names that it gives them: inside a task they are named by their places."""
+    names = condition.stream_columns(pa.schema([]))
+    kinds = [arrow_type(name, column_field(stream, name, "stream").dataType) for name in names]
+    return pa.schema(list(zip(names, kinds, strict=True)))
+
+
+def _placed(condition: Condition, stream: DataFrame) -> Condition:
+    """The condition over columns that are named by their places, as they travel."""
+    if isinstance(condition, Expr):
+        return condition.renamed(tuple((name, f"s{i}") for i, name in enumerate(stream.columns)))
+    names = {}
+    for mine in condition.stream_columns(pa.schema([])):
+        field = column_field(stream, mine, "stream")
+        names[mine] = f"s{stream.columns.index(field.name)}"
+    return condition.renamed(names)
