@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.bench.app import bench_app
-from millrace.bench.estimate.coverage import CASES, ENGINE_CASES, CoverageOptions, _checks, confirmed, verdicts
+from millrace.bench.estimate.coverage import CASES, ENGINE_CASES, _checks, confirmed, verdicts
+from millrace.bench.options import CoverageOptions
 from millrace.core.errors import ParameterError
 from millrace.online.coverage.engine import measure_engine
 from millrace.online.coverage.populations import many_to_many

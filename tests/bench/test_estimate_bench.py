@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.bench.app import bench_app
-from millrace.bench.estimate.estimate import EstimateOptions
 from millrace.bench.estimate.job import milestones
+from millrace.bench.options import EstimateOptions
 from millrace.core.errors import ParameterError
 
 

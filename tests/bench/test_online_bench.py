@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.bench.app import bench_app
-from millrace.bench.online.online import EQUAL, Experiments, OnlineOptions, _model, windows
+from millrace.bench.online.online import EQUAL, Experiments, _model, windows
 from millrace.bench.online.streams import run_stream
+from millrace.bench.options import OnlineOptions
 from millrace.core.errors import ParameterError
 
 

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from millrace import __version__
-from millrace.cli.app import app, was_interrupted
-from millrace.core.errors import MillraceError
+from millrace.cli.app import app
+from millrace.core.errors import MillraceError, interrupted
 from millrace.relations.build import build_table
 
 
@@ -189,13 +189,13 @@ def test_an_empty_table_reads_well(tmp_path: Path) -> None:
 
 
 def test_an_error_behind_which_ctrl_c_stands_is_an_interruption() -> None:
-    def interrupted() -> None:
+    def cut_short() -> None:
         try:
             raise KeyboardInterrupt
         finally:
             raise RuntimeError("the call was cut short")
 
     with pytest.raises(RuntimeError) as caught:
-        interrupted()
-    assert was_interrupted(caught.value)
-    assert not was_interrupted(RuntimeError("no"))
+        cut_short()
+    assert interrupted(caught.value)
+    assert not interrupted(RuntimeError("no"))

@@ -1,18 +1,9 @@
-"""Ctrl-C and SIGTERM end a run the same way, and are told from failures."""
+"""Ctrl-C and SIGTERM end a run the same way."""
 
 from __future__ import annotations
 
 import signal
 from types import FrameType
-
-
-def interrupted(error: BaseException | None) -> bool:
-    """Whether this is Ctrl-C in disguise: cleaning up after it fails too when the JVM has heard the signal as well."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def treat_sigterm_as_interrupt() -> None:

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from millrace import __version__
 from millrace.cli.session import DEBUG, debugging
-from millrace.core.errors import MillraceError
+from millrace.core.errors import MillraceError, interrupted
 
 
 class MillraceGroup(TyperGroup):
@@ -26,7 +26,7 @@ class MillraceGroup(TyperGroup):
         except KeyboardInterrupt:
             raise _stopped() from None
         except Exception as error:
-            if was_interrupted(error):
+            if interrupted(error):
                 raise _stopped() from None
             if debugging() or not isinstance(error, MillraceError):
                 raise  # anything else is a defect, and its traceback is of use
@@ -37,15 +37,6 @@ class MillraceGroup(TyperGroup):
 def _stopped() -> typer.Exit:
     Console(stderr=True).print("stopped")
     return typer.Exit(130)
-
-
-def was_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: a call to the JVM that is cut short may end in an exception of its own."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 app = typer.Typer(

@@ -44,3 +44,13 @@ class SpillError(MillraceError):
 
 class StrategyError(ParameterError):
     """The strategy is unknown, or cannot serve this join."""
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: a call to the JVM that is cut short ends in an error of its own, and so may cleaning
+    up after the call."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from millrace.core.budget import format_bytes, parse_bytes
-from millrace.core.errors import MillraceError, TableError
+from millrace.core.errors import MillraceError, TableError, interrupted
 from millrace.core.keys import KeyCodec, family
 from millrace.core.wording import counted
 from millrace.relations.build import PAGE_BYTES, BuildPlan, check_counts, discard, finish, prepare
@@ -143,7 +143,7 @@ class MasterTable:
             discard(plan)
             if isinstance(failed, MillraceError) or not isinstance(failed, Exception):
                 raise
-            if _interrupted(failed):
+            if interrupted(failed):
                 raise KeyboardInterrupt from failed
             raise TableError(_explain(failed, folder)) from failed
         while now_us() < version.effective_at_us:  # so that whoever built it sees it from here on
@@ -310,15 +310,6 @@ def _stored(batch: pa.RecordBatch, schema: pa.Schema, own_code: bool) -> pa.Reco
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _interrupted(failed: BaseException | None) -> bool:
-    """Whether a Ctrl-C is behind this: PySpark makes other errors of one that comes while it waits for the JVM."""
-    while failed is not None:
-        if isinstance(failed, KeyboardInterrupt):
-            return True
-        failed = failed.__cause__ or failed.__context__
-    return False
 
 
 def _explain(failed: Exception, folder: Path) -> str:

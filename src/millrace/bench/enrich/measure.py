@@ -15,8 +15,8 @@ from millrace.bench.enrich.contenders import Contender, Ready, Workload
 from millrace.bench.enrich.microbatch import BatchTimes, checksum, run_query
 from millrace.bench.enrich.results import Result
 from millrace.bench.enrich.session import collect_garbage, fresh_workers, jvm_pid, settings
-from millrace.bench.interrupts import interrupted
 from millrace.bench.memory import MemorySampler
+from millrace.core.errors import interrupted
 
 
 def _silent(_: object) -> None:

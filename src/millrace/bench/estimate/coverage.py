@@ -24,7 +24,7 @@ from typing import Any
 from rich.table import Table
 
 from millrace.bench.data import Say
-from millrace.core.errors import ParameterError
+from millrace.bench.options import CoverageOptions
 from millrace.online.coverage.coverage import SHARES, Coverage, Scheme, measure
 from millrace.online.coverage.engine import EngineCoverage, measure_engine
 from millrace.online.coverage.populations import POPULATIONS
@@ -103,41 +103,20 @@ ENGINE_CASES = (
     *(EngineCase(each, threads) for each in ("foreign-key", "many-to-many") for threads in (1, 2)),
     *(EngineCase("foreign-key-zipf-0.8", 1, wide, 1 << 17) for wide in (False, True)),
 )
-PARTS = ("engine", "model")
 
 
-@dataclass(frozen=True)
-class CoverageOptions:
-    """Options of `bench coverage`. No populations: all."""
-
-    reshuffles: int = 2000
-    engine_reshuffles: int | None = None
-    populations: tuple[str, ...] = ()
-    seed: int = 17
-    parts: tuple[str, ...] = PARTS
-
-    def __post_init__(self) -> None:
-        if self.reshuffles < 2 or (self.engine_reshuffles is not None and self.engine_reshuffles < 2):
-            raise ParameterError(f"reshuffles is {self.reshuffles}; give 2 or more.")
-        for name in self.populations:
-            if name not in POPULATIONS:
-                raise ParameterError(f"there is no population {name!r}; there are {', '.join(POPULATIONS)}.")
-
-        if not self.parts or set(self.parts) - set(PARTS):
-            raise ParameterError(f"parts is {', '.join(self.parts)}; give some of {', '.join(PARTS)}.")
-
-    def chosen(self) -> list[Case | EngineCase]:
-        """In the order of running."""
-        cases: list[Case | EngineCase] = []
-        cases += ENGINE_CASES if "engine" in self.parts else ()
-        cases += CASES if "model" in self.parts else ()
-        return [case for case in cases if not self.populations or case.population in self.populations]
+def chosen_cases(options: CoverageOptions) -> list[Case | EngineCase]:
+    """In the order of running."""
+    cases: list[Case | EngineCase] = []
+    cases += ENGINE_CASES if "engine" in options.parts else ()
+    cases += CASES if "model" in options.parts else ()
+    return [case for case in cases if not options.populations or case.population in options.populations]
 
 
 def run_coverage(options: CoverageOptions, say: Say) -> dict[str, Any]:
     """Run the benchmark; the returned values are plain, ready for JSON."""
     results, checks = [], []
-    for case in options.chosen():
+    for case in chosen_cases(options):
         results.append(_timed(case, options, say))
         found = _checks(results[-1])
         if not all(check["holds"] for check in found):

@@ -17,7 +17,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,38 +27,13 @@ from millrace.bench.data import Say, warm_page_cache
 from millrace.bench.estimate.job import TARGET
 from millrace.bench.estimate.shapes import SHAPES, chunks
 from millrace.bench.memory import SAMPLE_SECONDS, machine_bytes, status_bytes
+from millrace.bench.options import EstimateOptions
 from millrace.bench.versions import versions_of
 from millrace.core.budget import parse_bytes
-from millrace.core.errors import ParameterError
 
 OK = "ok"
 _PACKAGES = ("duckdb", "pyarrow", "numpy", "numba")
 _TIMES = ("first", "within", "settled", "exact")
-
-
-@dataclass(frozen=True)
-class EstimateOptions:
-    """Options of `bench estimate`."""
-
-    rows: int = 100_000_000
-    memory: str = "500m"
-    threads: int = 2
-    row_group_rows: int = 1 << 20
-    seed: int = 1
-    data: Path | None = None
-    shape: str = "foreign-key"
-
-    def __post_init__(self) -> None:
-        if self.rows < 1000 or self.row_group_rows < 1000:
-            raise ParameterError(f"rows is {self.rows} and row_group_rows {self.row_group_rows}; give 1000 or more.")
-        if self.threads not in (1, 2):
-            raise ParameterError(f"threads is {self.threads}; give 1 or 2.")
-        if self.shape not in SHAPES:
-            raise ParameterError(f"shape is {self.shape!r}; give one of {', '.join(SHAPES)}.")
-        parse_bytes(self.memory)
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
 
 
 def run_estimate(options: EstimateOptions, say: Say) -> dict[str, Any]:

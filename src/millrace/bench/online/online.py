@@ -15,15 +15,14 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from millrace.bench.data import Say
-from millrace.bench.online.streams import STREAMS, run_stream
+from millrace.bench.online.streams import run_stream
+from millrace.bench.options import OnlineOptions
 from millrace.bench.versions import versions_of
 from millrace.core.arrays import Int64Array
 from millrace.core.devices import MEGABYTE, Device, device
-from millrace.core.errors import ParameterError
 from millrace.online.joins.dbo import DBO
 from millrace.online.joins.grace import Grace
 from millrace.online.joins.hash_ripple import HashRipple
@@ -49,36 +48,6 @@ FOR_STREAMS = ("rpj", "xjoin", "hmj")
 EQUAL = Device("equal", seek=0.0, read_rate=100 * MEGABYTE, write_rate=100 * MEGABYTE)
 DISK_EXTENT, SSD_EXTENT = MEGABYTE, 64_000
 _PACKAGES = ("numpy", "numba")
-
-
-@dataclass(frozen=True)
-class OnlineOptions:
-    """Options of `bench online`. `rows` of each input are really joined: each stands for many, so the sizes are the paper's.
-    `stream_rows`: of each finite stream, likewise."""
-
-    rows: int = 500_000
-    gammas: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
-    stream_rows: int = 1_000_000
-    streams: tuple[str, ...] = ("slow", "fast", "unreliable")
-    joins: tuple[str, ...] = tuple(JOINS)
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        if self.rows < 50_000:
-            raise ParameterError(f"rows is {self.rows}; give 50000 or more: an extent has to hold some rows.")
-        if self.stream_rows < 1000:
-            raise ParameterError(f"stream_rows is {self.stream_rows}; give 1000 or more.")
-        if not self.gammas or min(self.gammas) <= 0:
-            raise ParameterError(f"gammas are {self.gammas}; give one or more, above 0.")
-        for what, given, known in (("stream", self.streams, STREAMS), ("join", self.joins, JOINS)):
-            for name in given:
-                if name not in known:
-                    raise ParameterError(f"unknown {what} {name!r}; choose from {', '.join(known)}.")
-        if missing := [name for name in ("grace", "prjoin", "ripple") if name not in self.joins]:
-            raise ParameterError(f"{', '.join(missing)} can't be left out: the others are compared with them.")
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Experiments:
