@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.bench.estimate.shapes import SHAPES
+from millrace.catalog import ALGORITHMS
 from millrace.core.budget import parse_bytes
 from millrace.core.devices import DEVICES
 from millrace.core.errors import ParameterError
@@ -26,7 +27,7 @@ MIN_WARM_BATCHES = 5
 
 MASTER_COLUMNS = ("surrogate_key", "product_name", "price", "supplier_id", "category", "description")
 
-STRATEGIES = ("auto", "sweepjoin", "xhybridjoin", "hybridjoin", "rmeshjoin", "meshjoin", "inlj")
+STRATEGIES = ("auto", *(row.name for row in reversed(ALGORITHMS) if "spark" in row.hosts))
 
 CONTENDERS = (
     "read-only",

@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from millrace.core.arrays import Int64Array
 from millrace.core.errors import ParameterError
+from millrace.core.host import Host
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import SemiStreamJoin
 from millrace.core.step import Step, StepCounts
@@ -158,7 +159,7 @@ class _Stage:
 
     def __init__(self, join: SemiStreamJoin, ledger: Ledger, schema: pa.Schema | None) -> None:
         self.join = join
-        self._ledger = ledger
+        self._host = Host(join, ledger)
         self._schema = schema
         self._rest: pa.RecordBatch | None = None
         self._rest_origins = _NONE
@@ -202,8 +203,7 @@ class _Stage:
         self._origins.append(origins)
 
     def step(self) -> Step:
-        step = self.join.step()
-        self._ledger.post(step.counts, self.join.pending)
+        step = self._host.step()
         self._steps = 1 if step.counts.pages_read or not self.join.pending else self._steps + 1
         self.most_steps = max(self.most_steps, self._steps)
         self.most_rows = max(self.most_rows, len(step.sequence))

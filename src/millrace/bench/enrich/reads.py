@@ -21,6 +21,8 @@ from millrace.bench.enrich.session import describe_machine, spark_session
 from millrace.bench.options import EnrichOptions, ReadOptions
 from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
+from millrace.core.drive import drive
+from millrace.core.ledger import Ledger
 from millrace.core.protocols import JoinSpec
 from millrace.core.unitcosts import UnitCosts, calibrate_reads
 from millrace.joins.sweepjoin import BUFFER_BYTES, SweepJoin
@@ -100,12 +102,10 @@ def _measure(relation: StoredRelation, costs: UnitCosts, batch_rows: int, option
 def _sweep(relation: StoredRelation, costs: UnitCosts, keys: Int64Array, memory: str) -> int:
     batch = pa.record_batch({"key": keys})
     spec = JoinSpec(batch.schema, (("key", "key"),), "inner", (), ("surrogate_key",))
-    join = SweepJoin(relation, spec, Budget(memory), costs=costs)
-    offered = matched = 0
-    while offered < len(keys) or join.pending:
-        offered += join.offer(batch.slice(offered)) if offered < len(keys) else 0
-        matched += join.step().counts.matched
-    return matched
+    ledger = Ledger()
+    for _ in drive(SweepJoin(relation, spec, Budget(memory), costs=costs), [batch], ledger=ledger):
+        pass
+    return ledger.matched
 
 
 def _read(relation: StoredRelation, firsts: Int64Array, counts: Int64Array) -> None:

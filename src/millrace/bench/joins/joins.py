@@ -17,7 +17,7 @@ import inspect
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millrace.bench.data import Say
@@ -110,8 +110,9 @@ def contenders() -> list[Contender]:
     found = []
     for row in ALGORITHMS:
         if "process" in row.hosts:
-            # steps of many tuples spare it calls that have nothing to do with the algorithm
-            contender = Contender(row.name, row, {"tuples_per_step": None} if row.name == "inlj" else {})
+            contender = Contender(row.name, row, {})
+            if contender.takes("tuples_per_step"):  # as many as it can: calls have nothing to do with the algorithm
+                contender = replace(contender, parameters={"tuples_per_step": None})
             found.append(contender)
             if contender.takes("pool_bytes"):
                 found.append(Contender(POOLED, row, {**contender.parameters, "pool_bytes": "rest"}))

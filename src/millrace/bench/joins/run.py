@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from millrace.bench.joins.clock import HostClock
 from millrace.bench.joins.kernels import kernels_timed
 from millrace.core.arrays import FloatArray
+from millrace.core.host import Host
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import SemiStreamJoin
 from millrace.core.step import Step, StepCounts
@@ -71,17 +72,48 @@ class Feed:
         self.taken += count
 
 
+class _Clocked:
+    """A join whose calls let time pass; the books stand outside."""
+
+    def __init__(self, join: SemiStreamJoin, clock: HostClock) -> None:
+        self._join, self._clock = join, clock
+
+    @property
+    def pending(self) -> int:
+        return self._join.pending
+
+    @property
+    def longest_wait(self) -> int:
+        return self._join.longest_wait
+
+    @property
+    def bytes_used(self) -> int:
+        return self._join.bytes_used
+
+    def offer(self, batch: pa.RecordBatch) -> int:
+        return self._clock.run(partial(self._join.offer, batch))
+
+    def step(self) -> Step:
+        step = self._clock.run(self._join.step)
+        self._clock.charge(step.counts)
+        return step
+
+
 class JoinRun:
-    """Drives a join by a clock and keeps the books."""
+    """Drives a join by a clock."""
 
     def __init__(self, join: SemiStreamJoin, stream: Workload, clock: HostClock) -> None:
         self.join = join
         self.clock = clock
         self.feed = Feed(stream)
-        self.ledger = Ledger()
+        self.host = Host(_Clocked(join, clock))
         self.rows_out = 0
         self.surrogate_sum = 0
         self._step_times = np.zeros(1024)  # when the tuples that entered in each step did so
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.host.ledger
 
     def warm_up(self, limits: Limits) -> None:
         """Run at full speed; nothing counts."""
@@ -127,7 +159,7 @@ class JoinRun:
         while (share := limits.share(self.feed.taken - began, self.clock.now - start)) < 1 or not waiting or not left:
             entered = self.feed.taken - began
             arrived = int((self.clock.now - start) * rate) + 1
-            if arrived <= entered and not self.join.pending:
+            if arrived <= entered and not self.host.waiting:
                 self.clock.skip_to(start + entered / rate)
                 arrived = entered + 1
             taken = self._offer(arrived - entered)
@@ -146,8 +178,8 @@ class JoinRun:
 
     def drain(self, pages: int) -> dict[str, Any]:
         """Step without input until nothing is pending; every row must have come out, and be the right one."""
-        before, start, pending, steps = self.ledger.totals, self.clock.now, self.join.pending, self.ledger.steps
-        while self.join.pending:
+        before, start, pending, steps = self.ledger.totals, self.clock.now, self.host.waiting, self.ledger.steps
+        while self.host.waiting:
             self._step()
         counts = _difference(self.ledger.totals, before)
         return {
@@ -183,7 +215,7 @@ class JoinRun:
         taken = 0
         while taken < most:
             batch = self.feed.next(most - taken)
-            count = self.clock.run(partial(self.join.offer, batch))
+            count = self.host.offer(batch)
             self.feed.take(count)
             taken += count
             if count < batch.num_rows:
@@ -196,9 +228,7 @@ class JoinRun:
         if number == len(self._step_times):
             self._step_times = np.concatenate((self._step_times, np.zeros(number)))
         self._step_times[number] = self.clock.now
-        step = self.clock.run(self.join.step)
-        self.clock.charge(step.counts)
-        self.ledger.post(step.counts, self.join.pending)
+        step = self.host.step()
         self._check(step)
         return self.clock.now - self._step_times[step.entered]
 
