@@ -23,7 +23,7 @@ def sizes_of(columns: Iterable[pa.Array], rows: int) -> Int64Array:
     """Bytes of each row of these columns, null flags aside.
 
     >>> sizes_of([pa.array([1, 2]), pa.array(["a", "bcd"])], 2).tolist()
-    [13, 15]
+    [17, 19]
     """
     total = np.zeros(rows, np.int64)
     for column in columns:

@@ -38,11 +38,13 @@ import numpy as np
 
 from millrace.core.budget import Budget
 from millrace.core.protocols import JoinSpec, Relation
+from millrace.core.unitcosts import UnitCosts
+from millrace.cost import meshjoin as cost
 from millrace.joins.scan import ScanJoin, buffer_choices, scan_bytes, scan_prices
 from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget
 
-# What could be read in the time that it takes to start a read; stands in for a measured c_IO.
-_SEEK_BYTES = 128 * 1024
+# Stands in for a measured disk: 128 KiB could be read in the time that it takes to start a read.
+_COSTS = UnitCosts(seek=128 * 1024, read_byte=1.0)
 
 
 class MeshJoin(ScanJoin):
@@ -63,40 +65,30 @@ class MeshJoin(ScanJoin):
         buffer_pages: int | None = None, tuples_per_step: int | None = None,
     ) -> None:  # fmt: skip
         sizing, w = _plan(relation, spec, budget, buffer_pages, tuples_per_step)
-        self.chunks = _chunks(relation.pages, sizing.buffer_pages)
+        self.chunks = int(cost.chunks(relation.pages, sizing.buffer_pages))
         super().__init__(relation, spec, budget, sizing, w, self.chunks + 1)
-
-
-def _chunks(pages: int, buffer_pages: int) -> int:
-    return max(1, -(-pages // buffer_pages))
 
 
 def _plan(
     relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, tuples_per_step: int | None
 ) -> tuple[Sizing, int]:
-    """b and w by equation (1) of the paper, with the bytes of our own structures.
-
-        M = b v_P + w (N_R/b) (bytes of a slot) + (N_R/b) (bytes of a chunk) + output of a step        (1)
-
-    Of all b that fit, the one with the highest rate w / (seek + b v_P), the part of equation (2) that is known without
-    measuring: small b make many short reads, large b leave no memory for the window.
-    """
+    """b and w: of all b that fit, the one with the highest rate (see `cost.meshjoin`)."""
     check_at_least_one("buffer_pages", buffer_pages)
     check_at_least_one("tuples_per_step", tuples_per_step)
     prices = scan_prices(relation, spec, budget)
     pages = max(1, relation.pages)
     b = buffer_choices(pages, buffer_pages)
-    chunks = -(-pages // b)
+    chunks = cost.chunks(pages, b)
     fixed = b * prices.page_bytes + scan_bytes(relation, spec, budget, chunks + 1)
     least = fixed + chunks * (tuples_per_step or 1) * prices.slot_bytes + prices.least_output_bytes
     check_budget(budget, int(least.min()))
     output_rows = prices.output_rows(budget.free_bytes - int(least.min()))
     left = budget.free_bytes - prices.output_bytes(output_rows) - fixed
-    w = left // (chunks * prices.slot_bytes) if tuples_per_step is None else np.full(len(b), tuples_per_step)
+    most = cost.tuples_per_step(left, chunks, prices.slot_bytes)
+    w = most if tuples_per_step is None else np.full(len(b), tuples_per_step)
     w = np.minimum(w, MAX_SLOTS // chunks)
     fits = (w >= 1) & (w * chunks * prices.slot_bytes <= left)
     # pages used in place cost no buffer, but a longer read still delays every result: rated as if they did
     rated = w - (b * relation.page_bytes if relation.resident else 0) // (chunks * prices.slot_bytes)
-    rate = np.where(fits, rated * relation.page_bytes / (_SEEK_BYTES + b * relation.page_bytes), -np.inf)
-    best = int(np.argmax(rate))
+    best = int(np.argmax(np.where(fits, cost.rate(rated, b, relation.page_bytes, _COSTS), -np.inf)))
     return Sizing(int(w[best] * chunks[best]), int(b[best]), output_rows), int(w[best])

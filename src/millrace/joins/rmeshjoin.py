@@ -32,6 +32,7 @@ from __future__ import annotations
 from millrace.core.budget import Budget
 from millrace.core.protocols import JoinSpec, Relation
 from millrace.core.unitcosts import UnitCosts
+from millrace.cost import rmeshjoin as cost
 from millrace.joins.matching.matcher import matcher_bytes
 from millrace.joins.scan import ScanJoin, buffer_choices, scan_bytes, scan_prices
 from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget
@@ -75,7 +76,7 @@ class RMeshJoin(ScanJoin):
 
 
 def _plan(relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, costs: UnitCosts) -> tuple[Sizing, int]:
-    """The b with the highest rate: h tuples leave in a lap, which takes N_R/b seeks and the reading of N_R pages."""
+    """The b with the highest rate (see `cost.rmeshjoin`)."""
     check_at_least_one("buffer_pages", buffer_pages)
     prices = scan_prices(relation, spec, budget)
     b = buffer_choices(relation.pages, buffer_pages)
@@ -88,7 +89,7 @@ def _plan(relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int 
     window = (left // prices.slot_bytes).clip(0, MAX_SLOTS)
     # pages used in place cost no buffer, but a longer read still delays every result: rated as if they did
     rated = window - (b * relation.page_bytes if relation.resident else 0) // prices.slot_bytes
-    rate = rated / (costs.seek / b + relation.page_bytes * costs.read_byte)
+    rate = cost.rate(rated, b, max(1, relation.pages), relation.page_bytes, costs)
     rate[window < 1] = float("-inf")
     best = int(rate.argmax())
     return Sizing(int(window[best]), int(b[best]), output_rows), int(chunks[best])

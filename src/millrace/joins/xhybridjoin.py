@@ -31,7 +31,8 @@ Differs from the paper:
       once, when it comes, so that pinned pages cost memory and nothing else, and their tuples take no place in the queue.
     - The paper's line 4 loads only when w tuples are available: the end of a paused stream would never come in. Here what
       is there is loaded.
-    - The split of memory is tuned by equation (5) with w as a mean, where the paper's (9) has a variance: see `_plan`.
+    - The split of memory is tuned by equation (5) with w as a mean, where the paper's (9) has a variance: see
+      `cost.xhybridjoin`.
     - A key whose rows begin on pinned pages and go on behind them: its tuples meet the pinned rows at once, and wait for the
       others only. No pinned page is ever read again.
     - What HYBRIDJOIN does differently: slots that are counted, absent keys, duplicate keys in R, long outputs.
@@ -39,24 +40,19 @@ Differs from the paper:
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.core.protocols import IndexedRelation, JoinSpec
 from millrace.core.unitcosts import UnitCosts
+from millrace.cost import xhybridjoin as cost
 from millrace.joins.fetch import FetchJoin, fixed_bytes, slot_bytes
 from millrace.joins.reading import check_index, disk_index
 from millrace.joins.sizing import MAX_SLOTS, Prices, Sizing, check_at_least_one, check_budget, code_bytes_per_page
 
-_STEP_SECONDS = 1e-4  # of calls, whatever a step does: a window of a few tuples is no window
 _CHOICES = 64  # of either size
-
-Numbers = npt.NDArray[np.float64]
 
 
 class XHybridJoin(FetchJoin):
@@ -91,18 +87,9 @@ def _plan(
     relation: IndexedRelation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, pinned_pages: int | None,
     zipf_exponent: float, costs: UnitCosts,
 ) -> tuple[Sizing, int]:  # fmt: skip
-    """k and l with the highest rate, by the paper's model with the bytes of our own structures.
+    """k and l with the highest rate (see `cost.xhybridjoin`), with the bytes of our own structures.
 
-        M      = k v_P + l v_P + h_S (bytes of a slot) + N/k (bytes of a list) + output of a step            (4)
-        c_loop = c_IO(k v_P) + d_S c_H + w (c_H + c_O + c_E + c_S + c_A) ; mu = w / c_loop                   (5, 6)
-        p_N    = H(d_N) / H(R_t) ; p_S = 1 - p_N ; n = (R_t - d_N) / d_S
-        w      = h_S / (n p_S + p_N)                                                                         (9, as a mean)
-
-        d_N, d_S   rows on the pinned pages, in the disk buffer        h_S   tuples in the window
-        R_t        rows of R                                           p_N   share of the stream that is on pinned pages
-        H(x)       sum of i^-e for i = 1 ... x, e = `zipf_exponent`    n     partitions behind the pinned pages
-
-    A read serves h_S / n waiting tuples, one in n; for each of them that comes in, 1/p_S come in all.
+    M = k v_P + l v_P + h_S (bytes of a slot) + N/k (bytes of a list) + output of a step        (4)
     """
     prices = Prices.of(relation, spec, budget.memory_bytes, slot_bytes(relation), code_bytes_per_page(relation))
     pages, index = relation.pages, disk_index(relation)
@@ -120,36 +107,13 @@ def _plan(
     window = (budget.free_bytes - prices.output_bytes(output_rows) - taken) // prices.slot_bytes
     # pages used in place take no memory, but are to be looked at one by one: rated as if they did
     used = (k + pinned) * relation.page_bytes // prices.slot_bytes if relation.resident else 0
-    rate = _rate(np.maximum(window - used, 1.0), k, pinned, relation, zipf_exponent, costs)
+    sizes = {"R_t": relation.rows, "N_R": pages, "v_P": relation.page_bytes}
+    rate = cost.rate(np.maximum(window - used, 1.0), k, pinned, **sizes, e=zipf_exponent, costs=costs)
     rate[window < 1] = float("-inf")
     best = np.unravel_index(int(rate.argmax()), rate.shape)
     chosen_k, chosen = int(k[best[0], 0]), int(pinned[0, best[1]])
     hot_keys = min(chosen * page_keys, index.hot_keys) if index is not None else 0
     return Sizing(min(int(window[best]), MAX_SLOTS), chosen_k, output_rows, hot_keys), chosen
-
-
-def _rate(
-    window: Numbers, k: Int64Array, pinned: Int64Array, relation: IndexedRelation, zipf_exponent: float, costs: UnitCosts
-) -> Numbers:
-    """mu, tuples per second."""
-    rows = max(1, relation.rows)
-    page_rows = rows / max(1, relation.pages)
-    d_S, d_N = k * page_rows, pinned * page_rows
-    p_N = _harmonic(d_N, zipf_exponent) / _harmonic(np.float64(rows), zipf_exponent)
-    n = np.maximum(1.0, (rows - d_N) / d_S)
-    w = window / (n * (1.0 - p_N) + p_N)
-    per_tuple = costs.probe + costs.output + costs.expire + costs.take + costs.add
-    read = costs.seek + k * relation.page_bytes * costs.read_byte + d_S * costs.probe
-    read = np.where(pinned < relation.pages, read, 0.0)
-    return np.asarray(w / (_STEP_SECONDS + read + w * per_tuple))
-
-
-def _harmonic(x: Any, exponent: float) -> Any:
-    """H(x), by the trapezoidal rule: 0 for x = 0, right at 1, and within a tenth everywhere."""
-    x = np.asarray(x, np.float64)
-    above = np.maximum(x, 1.0)
-    area = np.log(above) if exponent == 1.0 else (above ** (1.0 - exponent) - 1.0) / (1.0 - exponent)
-    return np.minimum(x, 1.0) * (area + (1.0 + above**-exponent) / 2)
 
 
 def _choices(pages: int, wanted: int | None, least: int = 1) -> Int64Array:
