@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from millrace.checks import ReadFailed
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError
 from millrace.core.keys import KeyCodec
-from millrace.core.protocols import JoinSpec, PageRun, Relation
+from millrace.core.protocols import HOWS, How, JoinSpec, PageRun, Relation
 from millrace.core.step import Step, StepCounts
 from millrace.joins.emit import Emitter
 from millrace.structures.window import Window
@@ -314,38 +314,55 @@ class AcceptsAnyKey(PlainJoin):
             self.relation = relation
 
 
-# which law each broken join is caught by; every law has at least one
-CAUGHT_BY: dict[str, type[PlainJoin]] = {
-    "exact": TakesOneRowPerKey,
-    "duplicates": TakesOneRowPerKey,
-    "frequency_order": StopsAtGreaterCodes,
-    "null_keys": CallsNullsAbsent,
-    "absent_keys": CallsAbsentNull,
-    "empty_stream": ReadsAhead,
-    "empty_relation": NeedsAPage,
-    "one_row_relation": NeedsAPage,
-    "paused_stream": WaitsForMore,
-    "early_end": WaitsForMore,
-    "any_cut": NoticesCuts,
-    "key_types": ComparesBits,
-    "composite_keys": ComparesOneColumn,
-    "colliding_codes": TrustsCodes,
-    "index_free": NeedsAnIndexSilently,
-    "used_in_place": NeverTouches,
-    "stale_pages": KeepsPages,
-    "nothing_carried": NeedsColumns,
-    "output_schema": RenamesColumns,
-    "sequence_numbers": ReversesNumbers,
-    "entry_steps": EntersLate,
-    "ledger": CountsTwice,
-    "honest_reads": HidesReads,
-    "idle": ReadsAhead,
-    "failed_read": SwallowsErrors,
-    "failing_for_good": SwallowsErrors,
-    "bounded_memory": Hoards,
-    "small_budget": IgnoresTheBudget,
-    "bounded_output": FloodsItsOutput,
-    "bounded_misses": LetsAllMissesLeaveAtOnce,
-    "bounded_waits": ServesTheNewest,
-    "wrong_keys": AcceptsAnyKey,
+@dataclass(frozen=True)
+class Caught:
+    """A broken join, what the law says of it in the first of `hows`, and in which joins the law says it."""
+
+    join: type[PlainJoin]
+    problem: str  # a regular expression, from the beginning
+    hows: tuple[How, ...] = HOWS
+
+
+_ROWS_DIFFER = r"the join \(left\) differs from the reference \(right\): rows of .* that differ:\s+"
+_LACKS_ROWS = _ROWS_DIFFER + r"only left: 0\s+only right: [1-9]"
+_HAS_TOO_MANY = _ROWS_DIFFER + r"only left: [1-9]\d*\s+1 x "
+
+# which broken join each law catches, and how
+CAUGHT_BY: dict[str, Caught] = {
+    "exact": Caught(TakesOneRowPerKey, _LACKS_ROWS, ("inner", "left")),
+    "duplicates": Caught(TakesOneRowPerKey, _LACKS_ROWS, ("inner", "left")),
+    "frequency_order": Caught(StopsAtGreaterCodes, _LACKS_ROWS),
+    "null_keys": Caught(CallsNullsAbsent, "30 tuples have a null key, counted were 0"),
+    "absent_keys": Caught(CallsAbsentNull, "30 tuples have an absent key, counted were 0"),
+    "empty_stream": Caught(ReadsAhead, r"nothing arrived, but pages were read: \[\(0, 1\), "),
+    "empty_relation": Caught(NeedsAPage, "pages 0 to 1 do not exist: the relation has 0 pages"),
+    "one_row_relation": Caught(NeedsAPage, "pages 0 to 1 do not exist: the relation has 1 pages"),
+    "paused_stream": Caught(WaitsForMore, r"7 tuples still wait after \d+ steps: they may never leave"),
+    "early_end": Caught(WaitsForMore, r"1 tuples still wait after \d+ steps: they may never leave"),
+    "any_cut": Caught(NoticesCuts, _LACKS_ROWS),
+    "key_types": Caught(ComparesBits, "key type float: " + _LACKS_ROWS),
+    "composite_keys": Caught(ComparesOneColumn, _HAS_TOO_MANY),
+    "colliding_codes": Caught(TrustsCodes, _HAS_TOO_MANY),
+    "index_free": Caught(NeedsAnIndexSilently, "'IndexFree' object has no attribute 'locate'"),
+    "used_in_place": Caught(NeverTouches, r"pages \[0\] were used and never touched"),
+    "stale_pages": Caught(KeepsPages, "pages of read 1 were used after read 11"),
+    "nothing_carried": Caught(
+        NeedsColumns, r"without columns, sequence numbers Counter\({3: 3, .*are missing, Counter\(\) too many"
+    ),
+    "output_schema": Caught(RenamesColumns, r"it puts out EVENT: int64\s.*, not event: int64\s"),
+    "sequence_numbers": Caught(ReversesNumbers, _HAS_TOO_MANY),
+    "entry_steps": Caught(EntersLate, r"step 0: tuples left that entered in steps \[1, 1\]"),
+    "ledger": Caught(CountsTwice, "the ledger does not balance after step 1: 10 rows in, but 2 matched"),
+    "honest_reads": Caught(HidesReads, r"it counts 0 pages read; the relation saw \[\(0, 1\), "),
+    "idle": Caught(ReadsAhead, r"with nothing offered a step counts StepCounts\(tuples_in=0, pages_read=1, "),
+    "failed_read": Caught(SwallowsErrors, "1 reads failed, and 0 errors came out"),
+    "failing_for_good": Caught(SwallowsErrors, "no page could be read, and all tuples left all the same"),
+    "bounded_memory": Caught(Hoards, r"it says it uses 345 bytes and holds \d+; the budget is 345"),
+    "small_budget": Caught(IgnoresTheBudget, "it was built with one byte of memory"),
+    "bounded_output": Caught(FloodsItsOutput, "a step put out 90000 rows; more than 65536 must wait", ("inner", "left")),
+    "bounded_misses": Caught(
+        LetsAllMissesLeaveAtOnce, "a step put out 75536 rows; more than 65536 must wait", ("left", "anti")
+    ),
+    "bounded_waits": Caught(ServesTheNewest, "tuple 0 is inside after 25 reads; the join says 24 at most"),
+    "wrong_keys": Caught(AcceptsAnyKey, "string was accepted as the key of a table whose key is int64"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.conformance.plain import CAUGHT_BY, PlainJoin, TakesOneRowPerKey
 
@@ -26,9 +28,12 @@ def test_a_plain_join_keeps_the_law(law: str) -> None:
 
 
 @pytest.mark.parametrize("law", [law.name for law in LAWS])
-def test_the_law_catches_a_join_that_breaks_it(law: str) -> None:
-    verdicts = run_laws(CAUGHT_BY[law], laws=[law])
-    assert [verdict for verdict in verdicts if verdict.problem is not None], f"{CAUGHT_BY[law].__name__} went unnoticed"
+def test_the_law_catches_a_join_that_breaks_it_and_says_what_broke(law: str) -> None:
+    caught = CAUGHT_BY[law]
+    problems = {verdict.how: verdict.problem for verdict in run_laws(caught.join, laws=[law]) if verdict.problem is not None}
+    assert tuple(problems) == caught.hows, f"{caught.join.__name__} was noticed in {list(problems)}"
+    first = str(problems[caught.hows[0]])
+    assert re.match(caught.problem, first, re.DOTALL), first
 
 
 def test_a_broken_law_says_which_one_and_what_was_seen() -> None:
