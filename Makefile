@@ -25,7 +25,7 @@ demo: java $(RUN) ## join a bursty stream of sales beside Spark's own join, and 
 	@$(BIN)/millrace demo $(ARGS)
 
 test: java $(DEV) ## the fast tests, in two processes: one with all that need Spark, one with the rest
-	@$(BIN)/pytest -m 'not slow' -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest -m 'not slow' -n 2 $(ARGS)
 
 test-slow: java $(DEV) ## the slow tests: big tables, hard memory limits, killed queries
 	@$(BIN)/pytest -m 'slow and not cluster' $(ARGS)

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile(  # the same examples in every run, so that a failure is one everywhere
     "fixed",
@@ -28,23 +30,32 @@ settings.register_profile(  # HYPOTHESIS_PROFILE=search: many others
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
+ON_SPARK = ("tests/spark/", "tests/cli/test_on_spark.py", "tests/cli/test_interrupt.py", "tests/docs/test_pages.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a group run in one process. Those on Spark come first: they take longest, and only one process can run them."""
+    """Tests on Spark come first: they take longest, and only one process runs them."""
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+        needs_spark = item.get_closest_marker("spark") is not None or "spark_session" in getattr(item, "fixturenames", ())
+        if needs_spark and not _on_spark(item.nodeid) and item.get_closest_marker("slow") is None:
+            raise pytest.UsageError(f"{item.nodeid} needs Spark: name its file in ON_SPARK of tests/conftest.py")
+    items.sort(key=lambda item: not _on_spark(item.nodeid))
 
 
-def _group(item: pytest.Item) -> str:
-    """Spark, or the file; laws are split by algorithm."""
-    if item.get_closest_marker("spark") is not None:
-        return "spark"
-    if "spark_session" in getattr(item, "fixturenames", ()):
-        raise pytest.UsageError(f"{item.nodeid} needs a Spark session: mark it with pytest.mark.spark")
-    law = getattr(item, "callspec", None) if item.path.name == "test_laws.py" else None
-    return (
-        f"{item.path.name} {law.params['column'].algorithm}"
-        if law is not None
-        else str(item.path.relative_to(item.config.rootpath))
-    )
+def _on_spark(nodeid: str) -> bool:
+    return nodeid.startswith(ON_SPARK)
+
+
+class ByFile(LoadScopeScheduling):
+    """Tests of a file run in one process, those on Spark all in the same; laws are split by algorithm."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        if file.endswith("test_laws.py"):
+            return f"{file} {test.partition('[')[2].partition('-')[0]}"
+        return "spark" if _on_spark(nodeid) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    config.option.loadscopereorder = False  # in the order of collection: Spark first
+    return ByFile(config, log)

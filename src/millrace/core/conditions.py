@@ -69,6 +69,10 @@ class Between:
 
     kind: ClassVar[Kind] = "between"
 
+    def __str__(self) -> str:
+        ends = "" if self.closed == "both" else f", closed: {self.closed}"
+        return f"{self.value} between {self.low} and {self.high}{ends}{', open-ended' * self.open_ended}{_and_equal(self.on)}"
+
     def stream_columns(self, schema: pa.Schema) -> tuple[str, ...]:
         return _distinct([self.value, *(mine for mine, _ in self.on)])
 
@@ -105,6 +109,9 @@ class Near:
     zone: str = "UTC"
 
     kind: ClassVar[Kind] = "near"
+
+    def __str__(self) -> str:
+        return f"{self.value} within {self.width} of {self.other}{_and_equal(self.on)}"
 
     def stream_columns(self, schema: pa.Schema) -> tuple[str, ...]:
         return _distinct([self.value, *(mine for mine, _ in self.on)])
@@ -165,6 +172,9 @@ class Similar:
 
     kind: ClassVar[Kind] = "similar"
 
+    def __str__(self) -> str:
+        return f"{self.text} similar to {self.other}, {self.method} of {self.threshold:g} or more"
+
     def stream_columns(self, schema: pa.Schema) -> tuple[str, ...]:
         return (self.text,)
 
@@ -194,6 +204,9 @@ class Expr:
     zone: str = "UTC"
 
     kind: ClassVar[Kind] = "expr"
+
+    def __str__(self) -> str:
+        return str(self.expression)
 
     @property
     def is_sql(self) -> bool:
@@ -291,6 +304,19 @@ def expr(expression: str | pc.Expression) -> Expr:
 
 def _optional_pairs(on: Any) -> Pairs:
     return () if on is None else key_pairs(on)
+
+
+def equal_keys(on: Pairs) -> str:
+    """Keys that must be equal, in words.
+
+    >>> equal_keys((("product", "id"), ("day", "day")))
+    'product = id, day = day'
+    """
+    return ", ".join(f"{mine} = {theirs}" for mine, theirs in on)
+
+
+def _and_equal(on: Pairs) -> str:
+    return f", {equal_keys(on)}" if on else ""
 
 
 def _number(value: Any) -> bool:

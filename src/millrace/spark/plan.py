@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millrace.catalog import algorithm, make_join
 from millrace.core.budget import Budget, format_bytes
-from millrace.core.conditions import Between, Condition, Pairs
+from millrace.core.conditions import Between, Condition, Pairs, equal_keys
 from millrace.core.errors import BudgetError, SchemaError, TableError, TableVersionError
 from millrace.core.instant import InstantLookup
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
@@ -204,7 +204,7 @@ class JoinPlan:
 
     def __str__(self) -> str:
         asked, memory = self.asked, self.memory
-        by = asked.condition if asked.condition is not None else ", ".join(f"{mine} = {theirs}" for mine, theirs in asked.on)
+        by = asked.condition if asked.condition is not None else equal_keys(asked.on)
         columns = ", ".join(name if name == column else f"{column} as {name}" for column, name in asked.columns) or "none"
         doing = f"strategy {asked.strategy}" if self.access == "join" else f"a {self.access}, at once"
         return "\n".join([
