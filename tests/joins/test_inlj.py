@@ -110,7 +110,7 @@ def test_without_a_pool_a_step_reads_for_several_tuples_and_each_read_is_its_own
     tuples = [5, 5, 2999, 5, 2998, 1500, 5]
     steps = joined(join, [stream_of(tuples)])
     assert rows_of(steps) == expected(tuples, list(range(3000)), "inner")
-    assert total(steps).pages_read == relation.reads == len(tuples)
+    assert total(steps).pages_read == relation.take_io_counts()["disk_reads"] == len(tuples)
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -177,7 +177,7 @@ def test_a_stored_table_is_served_through_the_pool(tmp_path: Path, mode: str) ->
     assert rows_of(steps) == expected(tuples, keys, "inner")
     if mode != "mmap":
         assert total(steps).pages_read < len(tuples)
-        assert total(steps).pages_read * 4096 == relation.bytes_read
+        assert total(steps).pages_read * 4096 == relation.take_io_counts()["disk_bytes"]
 
 
 def test_the_budget_it_asks_for_is_enough_and_no_more() -> None:

@@ -74,7 +74,7 @@ def test_rows_come_from_the_copies_and_are_the_same(table: Path, tmp_path: Path,
     again = _open(table, mode, LocalCopies(tmp_path))
     assert _all_rows(again).equals(ROWS)
     assert again.take_io_counts()["copied_bytes"] == 0
-    opened = {os.readlink(f"/proc/self/fd/{file}") for file in again._files}
+    opened = {os.readlink(f"/proc/self/fd/{file.descriptor}") for file in again.files}
     assert opened == {str(tmp_path / name) for name in _names(version)}
     assert again.largest_shard().parent == tmp_path
     relation.close(), again.close()

@@ -159,7 +159,7 @@ def test_pages_in_place_are_checked_ahead_and_a_damaged_one_is_left_for_whoever_
     copy = _copy(table, tmp_path / "copy")
     relation = _open(copy, "mmap")
     last = relation.pages - 1
-    file = relation._paths[int(relation._shard[last])]
+    file = relation.files[int(relation._shard[last])].path
     relation.close()
     with file.open("r+b") as opened:
         opened.seek(int(relation.offsets[last]))
@@ -168,7 +168,7 @@ def test_pages_in_place_are_checked_ahead_and_a_damaged_one_is_left_for_whoever_
         opened.write(bytes([byte[0] ^ 1]))
     relation = _open(copy, "mmap")
     relation.touch(np.arange(last // 2 + 1))
-    assert relation.reads == last // 2 + 1
+    assert relation.take_io_counts()["disk_reads"] == last // 2 + 1
     assert relation._checked[:last].all()
     assert not relation._checked[last]
     with pytest.raises(DamagedTableError, match="is damaged"):

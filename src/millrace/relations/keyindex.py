@@ -11,7 +11,6 @@ those, once read, cost no read. All blocks that a batch of keys needs are read i
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 import time
@@ -27,17 +26,17 @@ import xxhash
 
 from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
-from millrace.core.errors import DamagedTableError, TableError
+from millrace.core.errors import DamagedTableError
 from millrace.core.protocols import PageRuns
 from millrace.core.step import StepCounts
 from millrace.relations import index_blocks as blocks
-from millrace.relations.files import LargeWrites, ReadMode, Stamp, map_file, open_file, read_into
+from millrace.relations.files import LargeWrites, ReadMode
 from millrace.relations.frequency import KeyEntries, read_keys
-from millrace.relations.localcopies import LocalCopies, LocalCopy
+from millrace.relations.localcopies import LocalCopies
 from millrace.relations.shard import checksum
+from millrace.relations.table_file import IndexFile, ReadCounts, TableFile
 
 BLOCK_BYTES = 4096
-_log = logging.getLogger("millrace")
 FILE, TOP_FILE = "keys.index", "keys.arrow"
 _HOT_SHARE = 4  # of the keys, one in so many is in a hot block too
 _READ_BLOCKS = 16  # read at once
@@ -186,76 +185,50 @@ class _BlockWriter:
 class StoredKeyIndex:
     """The index of one version, opened for reading. See `DiskIndex`."""
 
-    def __init__(self, folder: Path, info: KeyIndexInfo, mode: ReadMode, local: LocalCopies | None = None) -> None:
+    def __init__(self, folder: Path, info: KeyIndexInfo, mode: ReadMode, local: LocalCopies | None, counts: ReadCounts) -> None:
         self.info = info
-        self.path = self._shared_path = folder / FILE
-        self.mode = mode
         self.resident = mode == "mmap"
-        self._local = local
-        self._copy: LocalCopy | None = None
-        self.remote = False  # it is used where the table is, since there was no room for a copy
-        self._top_path = folder / TOP_FILE
-        self._top_stamp = Stamp.of(self._top_path)  # before it is read: what changes later shows
-        self.firsts, self.sizes, self._checksums = _load_top(self._top_path, info)
-        self.firsts = self.firsts[: info.blocks]
-        self._file = open_file(self.path, info.bytes, mode)
-        self._stamp = Stamp.of(self._file)
+        self._top = IndexFile(folder / TOP_FILE, info.checksum)
+        self.firsts, self.sizes = self._top.columns["first"][: info.blocks], self._top.columns["keys"]
+        self._checksums = self._top.columns["checksum"]
+        self.file = TableFile(folder / FILE, info.bytes, mode, local, info.checksum)
         self.read_blocks = min(_READ_BLOCKS, max(1, info.blocks + info.hot_blocks))
         self.least_bytes = 8 * info.blocks + (0 if self.resident else self.read_blocks * BLOCK_BYTES)
         self.hot_key_bytes = -(-info.key_bytes * 4 // 3)  # three of four places of the hash table are taken
         self.hot_keys = info.hot_keys
         self._plain: StoredLookup | None = None
-        self._counts = {"disk_reads": 0, "disk_bytes": 0, "read_seconds": 0.0}
-        self.copied_bytes = 0
+        self._counts = counts
         self._map: mmap.mmap | None = None
         self._map_file()
 
     def close(self) -> None:
-        os.close(self._file)
-        if self._copy is not None:
-            self._copy.close()
-        self._map = self._plain = self._copy = None
+        self.file.close()
+        self._map = self._plain = None
 
     def changed(self) -> Path | None:
         """A file of the index that is not what it was when it was opened."""
-        if Stamp.of(self._top_path) != self._top_stamp:
-            return self._top_path
-        return self.path if Stamp.of(self.path) != self._stamp else None
+        return next((file.path for file in (self._top, self.file) if file.changed()), None)
 
     def lookup(self, budget: Budget, hot_keys: int) -> StoredLookup:
-        if self._copy is None and not self.remote:
-            self.make_local()
+        self.make_local()
         return StoredLookup(self, budget, hot_keys)
 
-    def make_local(self) -> None:
-        """Use a copy on this machine from now on, if there is room for one."""
-        if self._local is None or not self.info.bytes:
-            return
-        copy = self._local.get(f"{self.info.checksum}-{FILE}", self.info.bytes, self._copy_to)
-        if copy is None:
-            if not self.remote:
-                _log.warning("no room for a local copy of %s (%d bytes): it is read where it is", self.path, self.info.bytes)
-            self.remote = True
-            return
-        shared, self._file = self._file, open_file(copy.path, self.info.bytes, self.mode)
-        os.close(shared)
-        self._copy, self.path, self.remote, self._stamp = copy, copy.path, False, Stamp.of(self._file)
-        self.copied_bytes += self.info.bytes if copy.made else 0
-        self._map_file()
+    def make_local(self, *, again: bool = False) -> None:
+        """Use a copy on this machine from now on, if there is room for one: see `TableFile.make_local`."""
+        if self.file.make_local(self._checked_blocks(), again=again):
+            self._map_file()
 
-    def _copy_to(self, target: int) -> None:
-        """Copy all blocks into an open file, each of them checked."""
-        writes = LargeWrites(target)
-        with open(self._shared_path, "rb") as source:
+    def _checked_blocks(self) -> Iterator[bytes]:
+        """All blocks of the file in use, each of them checked when it is read."""
+        with open(self.file.path, "rb") as file:
             for block in range(self.info.blocks + self.info.hot_blocks):
-                data = source.read(BLOCK_BYTES)
+                data = file.read(BLOCK_BYTES)
                 self._verify(block, memoryview(data))
-                writes.write(data)
-        writes.finish()
+                yield data
 
     def _map_file(self) -> None:
         if self.resident and self.info.bytes:
-            self._map = map_file(self._file, self.path, self.info.bytes)
+            self._map = self.file.map()
             self.address = np.frombuffer(self._map, np.uint8).ctypes.data
             self._checked = np.zeros(self.info.blocks + self.info.hot_blocks, np.bool_)
 
@@ -269,10 +242,10 @@ class StoredKeyIndex:
         """Read blocks into the buffer, and check those that are wanted."""
         before = time.perf_counter()
         view = memoryview(buffer)[: count * BLOCK_BYTES]
-        read_into(self._file, first * BLOCK_BYTES, [view], self.path, f"block {first}")
+        self.file.read(first * BLOCK_BYTES, [view], f"block {first}")
         for block in wanted.tolist():
             self._verify(block, view[(block - first) * BLOCK_BYTES : (block - first + 1) * BLOCK_BYTES])
-        self._note(1, count, before)
+        self._counts.note(1, count * BLOCK_BYTES, before)
 
     def touch(self, wanted: Int64Array) -> None:
         """Check blocks that are used in place for the first time."""
@@ -283,12 +256,12 @@ class StoredKeyIndex:
             for block in fresh.tolist():
                 self._verify(block, view[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES])
             self._checked[fresh] = True
-            self._note(len(fresh), len(fresh), before)
+            self._counts.note(len(fresh), len(fresh) * BLOCK_BYTES, before)
 
     def damage(self) -> list[str]:
         """What is wrong, block by block."""
         problems = []
-        with open(self.path, "rb") as file:
+        with open(self.file.path, "rb") as file:
             for block in range(self.info.blocks + self.info.hot_blocks):
                 try:
                     self._verify(block, memoryview(file.read(BLOCK_BYTES)))
@@ -296,22 +269,9 @@ class StoredKeyIndex:
                     problems.append(str(damaged))
         return problems
 
-    def take_io_counts(self) -> dict[str, float]:
-        counts = self._counts
-        self._counts = {"disk_reads": 0, "disk_bytes": 0, "read_seconds": 0.0}
-        return counts
-
     def _verify(self, block: int, data: memoryview) -> None:
         if checksum(data) != int(self._checksums[block]):
-            advice = "restore the file or build the table again"
-            if self._copy is not None:
-                advice = self._copy.discard(self._shared_path)
-            raise DamagedTableError(f"block {block} of {self.path} is damaged (its checksum does not fit); {advice}")
-
-    def _note(self, reads: int, count: int, before: float) -> None:
-        self._counts["disk_reads"] += reads
-        self._counts["disk_bytes"] += count * BLOCK_BYTES
-        self._counts["read_seconds"] += time.perf_counter() - before
+            self.file.refuse(f"block {block}")
 
 
 class StoredLookup:
@@ -418,15 +378,3 @@ def _planned(wanted: Int64Array, most: int) -> list[tuple[int, int, int, int]]:
             reads.append((int(wanted[low]), int(wanted[high - 1] - wanted[low]) + 1, low, high))
             low = high
     return reads
-
-
-def _load_top(path: Path, info: KeyIndexInfo) -> tuple[Any, Any, Any]:
-    try:
-        data = pa.memory_map(str(path)).read_buffer()
-    except FileNotFoundError:
-        raise TableError(f"{path} is missing: the table is incomplete; build it again") from None
-    if xxhash.xxh3_64_hexdigest(data) != info.checksum:
-        raise DamagedTableError(f"{path} is damaged (its checksum does not fit); restore it or build the table again")
-    batch = pa.ipc.open_file(data).get_batch(0)
-    first, keys, sums = (batch.column(name).to_numpy(zero_copy_only=True) for name in ("first", "keys", "checksum"))
-    return first, keys, sums

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import xxhash
 
 from millrace.core.arrays import Int64Array
-from millrace.core.errors import DamagedTableError, ParameterError, TableError
+from millrace.core.errors import ParameterError
 from millrace.core.protocols import PageRuns
 from millrace.core.rowbytes import fitting, sizes_of
 from millrace.relations import search
-from millrace.relations.files import READ_MODES, LargeWrites, ReadMode, Stamp, map_file, open_file, read_into
+from millrace.relations.files import READ_MODES, ReadMode, read_into
 from millrace.relations.folder import TableVersion
 from millrace.relations.frames import StoredFrames
 from millrace.relations.keyindex import StoredKeyIndex
 from millrace.relations.layout import PageLayout
-from millrace.relations.localcopies import LocalCopies, LocalCopy
+from millrace.relations.localcopies import LocalCopies
 from millrace.relations.row_records import Unpacker
 from millrace.relations.shard import ALIGNMENT, checksum
+from millrace.relations.table_file import IndexFile, ReadCounts, TableFile
 
 _Int32s = npt.NDArray[np.int32]
 
 _Span = tuple[int, int, int, int, int]  # shard, first byte, end, first page, pages
 _NESTED_COPIES = 3  # of nested values that are put together: those of each page, all of them, and all in order
 _COPY_BYTES = 1 << 20  # read at a time when a shard is copied; a page at least
-_log = logging.getLogger("millrace")
 
 
 class StoredRun:
@@ -134,7 +131,6 @@ class StoredRelation:
     `direct` reads past the page cache (honest measurements, no double buffering), `buffered` through it, `mmap` uses pages in
     place. Every page is checked against its checksum: with `mmap` when this relation first touches it, otherwise at every read.
     What is written into a mapped file later is not seen by that check: ask `changed` between tasks, and open the table anew.
-    `read_seconds`, `bytes_read` and `reads` count what was done.
 
     With `local`, a shard is copied there before it is first used, and the copy is used from then on; where there is no room
     for it, the shard is used where it is.
@@ -152,19 +148,13 @@ class StoredRelation:
         self.total_bytes, self.longest_row_bytes = version.bytes, version.page_bytes  # a row lies on one page
         self.layout = PageLayout(version.stored_schema, version.code_column)
         self._folder = folder / version.folder
-        self._index_path = self._folder / "index.arrow"
-        self._index_stamp = Stamp.of(self._index_path)  # before it is read: what changes later shows
+        self._index_file = IndexFile(self._folder / "index.arrow", version.index_checksum)
         self._load_index()
-        self._paths = [self._folder / shard.file for shard in version.shards]  # of the files in use
-        self._files: list[int] = []
+        self.files: list[TableFile] = []  # shards
         self._local = local
-        self._copies: dict[int, LocalCopy | None] = {}  # of shards used so far; None: there was no room
-        self._copied_bytes = 0
         self.disk_index: StoredKeyIndex | None = None
-        self.read_seconds = 0.0
-        self.bytes_read = 0
+        self._counts = ReadCounts()
         self._ahead = 0  # pages before this one have been looked at, in place
-        self.reads = 0
         self._reads = self.reads_apart()
         self._whole: StoredRun | None = None
         self._unpackers: dict[tuple[str, ...], Unpacker] = {}
@@ -175,11 +165,11 @@ class StoredRelation:
             raise
 
     def _open_files(self) -> None:
-        for path, shard in zip(self._paths, self.version.shards, strict=True):
-            self._files.append(open_file(path, shard.bytes, self.mode))
-        self._stamps = [Stamp.of(descriptor) for descriptor in self._files]
+        for shard in self.version.shards:
+            path, sums = self._folder / shard.file, self.version.index_checksum
+            self.files.append(TableFile(path, shard.bytes, self.mode, self._local, sums))
         if self.version.key_index is not None:
-            self.disk_index = StoredKeyIndex(self._folder, self.version.key_index, self.mode, self._local)
+            self.disk_index = StoredKeyIndex(self._folder, self.version.key_index, self.mode, self._local, self._counts)
         if self.resident:
             self._map()
 
@@ -188,12 +178,8 @@ class StoredRelation:
         self._whole = None
         if self.disk_index is not None:
             self.disk_index.close()
-        for descriptor in self._files:
-            os.close(descriptor)
-        for copy in self._copies.values():
-            if copy is not None:
-                copy.close()
-        self._files, self._copies = [], {}
+        for file in self.files:
+            file.close()
         self._maps: list[mmap.mmap] = []
 
     def changed(self) -> Path | None:
@@ -201,11 +187,11 @@ class StoredRelation:
 
         Two microseconds a file. What is written while pages are in use goes unnoticed until this is asked again.
         """
-        if Stamp.of(self._index_path) != self._index_stamp:
-            return self._index_path
-        for path, stamp in zip(self._paths, self._stamps, strict=True):
-            if Stamp.of(path) != stamp:
-                return path
+        if self._index_file.changed():
+            return self._index_file.path
+        for file in self.files:
+            if file.changed():
+                return file.path
         return self.disk_index.changed() if self.disk_index is not None else None
 
     def locate(self, codes: Int64Array) -> PageRuns:
@@ -250,9 +236,7 @@ class StoredRelation:
             page = int(pages[start])
             shard = int(self._shard[page])
             self._read_span(shard, int(self.offsets[page]), views[start : end + 1], page)
-        self.read_seconds += time.perf_counter() - before
-        self.reads += len(ranges)
-        self.bytes_read += sum(len(view) for view in views)
+        self._counts.note(len(ranges), sum(len(view) for view in views), before)
         for page, view in zip(pages.tolist(), views, strict=True):
             self._verify(page, view[: int(self.page_sizes[page])])
 
@@ -272,9 +256,7 @@ class StoredRelation:
         damaged = self._check(fresh)
         if damaged:
             self._refuse(damaged[0])
-        self.read_seconds += time.perf_counter() - before
-        self.reads += len(fresh)
-        self.bytes_read += int(self.page_sizes[fresh].sum())
+        self._counts.note(len(fresh), int(self.page_sizes[fresh].sum()), before)
         if self._local is None:
             self._check_ahead(len(fresh))
 
@@ -333,89 +315,53 @@ class StoredRelation:
 
     def largest_shard(self) -> Path:
         """The file to calibrate the device with."""
-        largest = max(range(len(self._paths)), key=lambda shard: self.version.shards[shard].bytes)
+        largest = max(range(len(self.files)), key=lambda shard: self.files[shard].size)
         self._make_local([largest])
-        return self._paths[largest]
+        return self.files[largest].path
 
     def take_io_counts(self) -> dict[str, float]:
         """What was read since the last call: reads, bytes, seconds; bytes of files that were made local, and how many
         files now in use could not be."""
-        counts = {"disk_reads": self.reads, "disk_bytes": self.bytes_read, "read_seconds": self.read_seconds}
-        self.reads, self.bytes_read, self.read_seconds = 0, 0, 0.0
-        if self.disk_index is not None:
-            for name, count in self.disk_index.take_io_counts().items():
-                counts[name] += count
+        counts = self._counts.take()
         if self._local is not None:
-            remote = sum(copy is None for copy in self._copies.values())
-            counts |= {"copied_bytes": self._copied_bytes, "remote_shards": remote}
-            self._copied_bytes = 0
-            if self.disk_index is not None:
-                counts["copied_bytes"] += self.disk_index.copied_bytes
-                counts["remote_shards"] += self.disk_index.remote
-                self.disk_index.copied_bytes = 0
+            files = [*self.files, *([self.disk_index.file] if self.disk_index is not None else [])]
+            counts["copied_bytes"] = sum(file.take_copied_bytes() for file in files)
+            counts["remote_shards"] = sum(file.remote for file in files)
         return counts
 
     def try_local_again(self) -> None:
         """For shards that found no room so far. Only between tasks: nobody may have addresses into them."""
-        refused = [shard for shard, copy in self._copies.items() if copy is None]
-        for shard in refused:
-            del self._copies[shard]
-        self._make_local(refused, again=True)
-        if self.disk_index is not None and self.disk_index.remote:
-            self.disk_index.make_local()
+        self._make_local(range(len(self.files)), again=True)
+        if self.disk_index is not None:
+            self.disk_index.make_local(again=True)
 
     def _make_local(self, shards: Iterable[int], *, again: bool = False) -> None:
         """Use a local copy of these shards from now on. Nobody has used them before, so no address into them is lost."""
-        if self._local is None:
-            return
         for shard in shards:
-            size = self.version.shards[shard].bytes
-            if shard in self._copies or size == 0:
-                continue
-            name = f"{self.version.index_checksum}-{self._paths[shard].name}"
-            copy = self._copies[shard] = self._local.get(name, size, partial(self._copy_shard, shard))
-            if copy is None:
-                if not again:
-                    _log.warning("no room for a local copy of %s (%d bytes): it is read where it is", self._paths[shard], size)
-                continue
-            self._copied_bytes += size if copy.made else 0
-            shared, self._files[shard] = self._files[shard], open_file(copy.path, size, self.mode)
-            os.close(shared)
-            self._paths[shard], self._stamps[shard] = copy.path, Stamp.of(self._files[shard])
-            if self.resident:
+            if self.files[shard].make_local(self._checked_pieces(shard), again=again) and self.resident:
                 self._map_shard(shard)
                 self._checked[self._shard == shard] = False  # the pages are other bytes now
 
-    def _copy_shard(self, shard: int, target: int) -> None:
-        """Copy a shard into an open file, with every page checked on the way."""
+    def _checked_pieces(self, shard: int) -> Iterator[memoryview]:
+        """All bytes of a shard, to be copied: pages are checked when they are read."""
         pages = np.flatnonzero(self._shard == shard).tolist()
         step = max(1, _COPY_BYTES // self.page_bytes)
-        source = os.open(self._paths[shard], os.O_RDONLY)
-        writes = LargeWrites(target)
+        path = self.files[shard].path
+        source = os.open(path, os.O_RDONLY)
         try:
             for some in (pages[start : start + step] for start in range(0, len(pages), step)):
                 begin, end = int(self.offsets[some[0]]), _end(self, some[-1])
                 data = memoryview(bytearray(end - begin))
-                read_into(source, begin, [data], self._paths[shard], f"page {self._inside(some[0])}")
+                read_into(source, begin, [data], path, f"page {self._inside(some[0])}")
                 for page in some:
                     at = int(self.offsets[page]) - begin
                     self._verify(page, data[at : at + int(self.page_sizes[page])])
-                writes.write(data)
-            writes.finish()
+                yield data
         finally:
             os.close(source)
 
     def _load_index(self) -> None:
-        path = self._index_path
-        try:
-            source = pa.memory_map(str(path))
-        except FileNotFoundError:
-            raise TableError(f"{path} is missing: the table is incomplete; build it again") from None
-        data = source.read_buffer()
-        if xxhash.xxh3_64_hexdigest(data) != self.version.index_checksum:
-            raise DamagedTableError(f"{path} is damaged (its checksum does not fit); restore it or build the table again")
-        index = pa.ipc.open_file(data).get_batch(0)
-        columns = {name: index.column(name).to_numpy(zero_copy_only=True) for name in index.schema.names}
+        columns = self._index_file.columns
         self._shard, self.offsets, self.page_sizes = columns["shard"], columns["offset"], columns["bytes"]
         self.page_rows, self._checksums = columns["rows"], columns["checksum"]
         self.firsts, self.lasts = columns["first"], columns["last"]
@@ -436,18 +382,17 @@ class StoredRelation:
             search.fill_guide(self.lasts, self.firsts[0], self._guide_shift, self._guide)
 
     def _map(self) -> None:
-        self._maps = [mmap.mmap(-1, ALIGNMENT) for _ in self._files]
+        self._maps = [mmap.mmap(-1, ALIGNMENT) for _ in self.files]
         self._addresses = np.empty(self.pages, np.int64)
         self.cards = search.make_cards(self.index, self.page_rows)
-        for shard in range(len(self._files)):
+        for shard in range(len(self.files)):
             self._map_shard(shard)
         self._checked = np.zeros(self.pages, np.bool_)
         self._whole = StoredRun(self, np.arange(self.pages), self._addresses, self._maps)
 
     def _map_shard(self, shard: int) -> None:
-        size = self.version.shards[shard].bytes
-        if size:
-            self._maps[shard] = map_file(self._files[shard], self._paths[shard], size)
+        if self.files[shard].size:
+            self._maps[shard] = self.files[shard].map()
         base = np.frombuffer(self._maps[shard], np.uint8).ctypes.data
         first, last = np.searchsorted(self._shard, [shard, shard + 1])
         self._addresses[first:last] = base + self.offsets[first:last]  # in place: whoever has the arrays sees it
@@ -472,27 +417,20 @@ class StoredRelation:
             places[filled : filled + count] = place + (self.offsets[first : first + count] - begin)
             filled += count
             place += end - begin
-        self.read_seconds += time.perf_counter() - before
-        self.reads += len(spans)
-        self.bytes_read += place
+        self._counts.note(len(spans), place, before)
         for page, start in zip(pages.tolist(), places.tolist(), strict=True):
             self._verify(page, view[start : start + int(self.page_sizes[page])])
         return places
 
     def _read_span(self, shard: int, begin: int, views: Sequence[memoryview], page: int) -> None:
-        read_into(self._files[shard], begin, views, self._paths[shard], f"page {self._inside(page)}")
+        self.files[shard].read(begin, views, f"page {self._inside(page)}")
 
     def _verify(self, page: int, data: memoryview) -> None:
         if checksum(data) != int(self._checksums[page]):
             self._refuse(page)
 
     def _refuse(self, page: int) -> NoReturn:
-        shard, inside = int(self._shard[page]), self._inside(page)
-        advice = "restore the file or build the table again"
-        copy = self._copies.get(shard)
-        if copy is not None:
-            advice = copy.discard(self._folder / self.version.shards[shard].file)
-        raise DamagedTableError(f"page {inside} of {self._paths[shard]} is damaged (its checksum does not fit); {advice}")
+        self.files[int(self._shard[page])].refuse(f"page {self._inside(page)}")
 
     def _inside(self, page: int) -> int:
         """The number of a page in its file."""
