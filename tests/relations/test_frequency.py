@@ -82,7 +82,7 @@ def test_every_key_is_found_where_the_index_says_and_no_other(
     index = relation.disk_index
     assert index is not None
     run = relation.read(0, relation.pages)
-    pages = np.repeat(np.arange(relation.pages), relation.page_rows)
+    pages = np.repeat(np.arange(relation.pages), relation.page_index.rows)
     entries = key_entries(run.codes, pages)
     lookup = index.lookup(Budget("4m"), min(hot_keys, index.hot_keys))
     asked = np.random.default_rng(1).permutation(np.append(entries.codes, [-5, 1, 3, 2 * KEYS + 8, -(2**63), 2**63 - 1]))

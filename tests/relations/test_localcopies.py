@@ -74,7 +74,7 @@ def test_rows_come_from_the_copies_and_are_the_same(table: Path, tmp_path: Path,
     again = _open(table, mode, LocalCopies(tmp_path))
     assert _all_rows(again).equals(ROWS)
     assert again.take_io_counts()["copied_bytes"] == 0
-    opened = {os.readlink(f"/proc/self/fd/{file.descriptor}") for file in again.files}
+    opened = {os.readlink(f"/proc/self/fd/{file.descriptor}") for file in again.shard_files.files}
     assert opened == {str(tmp_path / name) for name in _names(version)}
     assert again.largest_shard().parent == tmp_path
     relation.close(), again.close()
@@ -94,10 +94,10 @@ def test_only_shards_that_are_used_are_copied(table: Path, tmp_path: Path) -> No
 def test_a_damaged_shard_is_named_with_its_page_and_leaves_no_copy(tmp_path: Path, mode: ReadMode) -> None:
     build_table(tmp_path / "t", ROWS, "id", page_bytes=4096, shards=3)
     relation = _open(tmp_path / "t", mode, LocalCopies(tmp_path / "local"))
-    page = 5 + int(np.searchsorted(relation._shard, 1))
+    page = 5 + int(np.searchsorted(relation.page_index.shards, 1))
     file = tmp_path / "t" / "v000001" / relation.version.shards[1].file
     with open(file, "r+b") as shard:
-        shard.seek(int(relation.offsets[page]) + 200)
+        shard.seek(int(relation.page_index.offsets[page]) + 200)
         shard.write(b"\xff\xfe\xfd")
     with pytest.raises(DamagedTableError, match=f"page 5 of {file} is damaged.*restore the file"):
         _all_rows(relation)

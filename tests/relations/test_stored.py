@@ -90,7 +90,7 @@ def test_rows_are_taken_from_any_page_in_any_order(table: Path, mode: ReadMode) 
     relation = _open(table, mode)
     expected = _rows()
     expected = expected.take(pa.array(np.argsort(expected["id"].to_numpy(), kind="stable"))).combine_chunks()
-    starts = np.concatenate(([0], np.cumsum(relation.page_rows)))
+    starts = np.concatenate(([0], np.cumsum(relation.page_index.rows)))
     rng = np.random.default_rng(1)
     for _ in range(20):
         firsts = np.unique(rng.integers(0, relation.pages // 2, 4)) * 2
@@ -141,17 +141,17 @@ def test_a_damaged_page_is_named_and_never_read_as_a_miss(table: Path, tmp_path:
     whole = _open(folder, "buffered")
     rng = random.Random(3)
     for page in (0, 1, whole.pages // 2, whole.pages - 1):
-        shard = int(whole._shard[page])
-        inside = page - int(np.searchsorted(whole._shard, shard))
+        shard = int(whole.page_index.shards[page])
+        inside = page - int(np.searchsorted(whole.page_index.shards, shard))
         file = folder / "v000001" / whole.version.shards[shard].file
-        for place in (0, int(whole.page_sizes[page]) - 1, rng.randrange(int(whole.page_sizes[page]))):
-            _flip(file, int(whole.offsets[page]) + place)
+        for place in (0, int(whole.page_index.sizes[page]) - 1, rng.randrange(int(whole.page_index.sizes[page]))):
+            _flip(file, int(whole.page_index.offsets[page]) + place)
             relation = _open(folder, mode)
             with pytest.raises(DamagedTableError, match=f"page {inside} of .*{file.name} is damaged"):
                 relation.read(page, 1)
             with pytest.raises(DamagedTableError, match=f"page {inside} of "):  # and again: it does not pass for checked
                 relation.read_many(np.array([page]), np.array([1]))
-            _flip(file, int(whole.offsets[page]) + place)
+            _flip(file, int(whole.page_index.offsets[page]) + place)
             assert _open(folder, mode).read(page, 1).rows > 0
 
 
@@ -159,18 +159,18 @@ def test_pages_in_place_are_checked_ahead_and_a_damaged_one_is_left_for_whoever_
     copy = _copy(table, tmp_path / "copy")
     relation = _open(copy, "mmap")
     last = relation.pages - 1
-    file = relation.files[int(relation._shard[last])].path
+    file = relation.shard_files.files[int(relation.page_index.shards[last])].path
     relation.close()
     with file.open("r+b") as opened:
-        opened.seek(int(relation.offsets[last]))
+        opened.seek(int(relation.page_index.offsets[last]))
         byte = opened.read(1)
-        opened.seek(int(relation.offsets[last]))
+        opened.seek(int(relation.page_index.offsets[last]))
         opened.write(bytes([byte[0] ^ 1]))
     relation = _open(copy, "mmap")
     relation.touch(np.arange(last // 2 + 1))
     assert relation.take_io_counts()["disk_reads"] == last // 2 + 1
-    assert relation._checked[:last].all()
-    assert not relation._checked[last]
+    assert relation.mapped_pages.checked[:last].all()
+    assert not relation.mapped_pages.checked[last]
     with pytest.raises(DamagedTableError, match="is damaged"):
         relation.touch(np.array([last]))
 
@@ -292,7 +292,7 @@ def test_pages_stay_near_the_size_that_was_asked_for_when_later_rows_are_longer(
     assert parts[-1].take(np.array([parts[-1].rows - 1]), ["text"]).to_pydict() == {"text": ["y" * 20_000]}
     runs = relation.locate(np.arange(20_400))
     assert (runs.first == runs.last).all()
-    sizes = relation.page_rows
+    sizes = relation.page_index.rows
     assert np.array_equal(np.repeat(np.arange(relation.pages), sizes), runs.first)
 
 

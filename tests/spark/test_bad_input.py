@@ -459,7 +459,7 @@ def test_a_damaged_page_stops_a_batch_query_and_names_file_and_page(
     page = int(relation.locate(np.array([3700])).first[0])  # of a key that the stream has
     relation.close()
     before = table.latest.shards[0].pages
-    path, place = warehouse / "v000001" / table.latest.shards[1].file, int(relation.offsets[page]) + 300
+    path, place = warehouse / "v000001" / table.latest.shards[1].file, int(relation.page_index.offsets[page]) + 300
     enriched = mr.enrich(frame(spark, SALES), table, "id", how=how, read=read)
     _flip(path, place)
     with pytest.raises(Exception, match=rf"page {page - before} of .*{path.name} is damaged"):

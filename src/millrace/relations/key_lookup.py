@@ -23,7 +23,8 @@ from millrace.core.memoryaccess import load64
 from millrace.core.step import StepCounts
 from millrace.relations.row_records import AHEAD, Unpacker, copy_records
 from millrace.relations.search import ask_for_cards, guess_rows, guess_rows_again, record_at, seek_code
-from millrace.relations.stored import StoredRelation, StoredRun
+from millrace.relations.stored import StoredRelation
+from millrace.relations.stored_run import StoredRun
 
 
 class InPlace:
@@ -33,19 +34,22 @@ class InPlace:
 
     def __init__(self, relation: StoredRelation, columns: Sequence[str]) -> None:
         self._relation = relation
+        self._mapped = relation.mapped_pages
         self._whole = relation.whole()
         self._columns = columns
-        packed, self._others = relation.split(columns)
-        self._nested = [name for name in self._others if name != relation.version.code_column]
-        self._values = relation.unpacker(packed)
-        self._keys = relation.unpacker(relation.split(relation.key)[0])
-        self._nothing = relation.unpacker(())
+        known = relation.page_columns
+        packed, self._others = known.split(columns)
+        self._code_column = known.code_column
+        self._nested = [name for name in self._others if name != self._code_column]
+        self._values = known.unpacker(packed)
+        self._keys = known.unpacker(known.split(relation.key)[0])
+        self._nothing = known.unpacker(())
 
     def look_up(self, keys: Sequence[pa.Array], limit_bytes: int | None = None) -> Answer:
         """The rows of these keys, or of the first of them: see `Answer`."""
         relation = self._relation
         encoded = relation.codec.encode(keys)
-        pages, used = relation.first_pages(encoded.codes, encoded.valid)
+        pages, used = self._mapped.first_pages(encoded.codes, encoded.valid)
         rows = np.empty(len(pages), np.int32)
         records = np.empty(len(pages), np.int64)
         if relation.codec.exact:
@@ -64,7 +68,7 @@ class InPlace:
             pages, rows = pages[:count], rows[:count]
         found = records[:count] != 0
         for name in self._others:
-            if name == relation.version.code_column:  # the key, where it is its own code
+            if name == self._code_column:  # the key, where it is its own code
                 kind = relation.schema.field(name).type
                 values[name] = pa.array(encoded.codes, mask=None if found.all() else ~found).view(kind)
             else:
@@ -76,7 +80,7 @@ class InPlace:
         limit_bytes: int | None = None,
     ) -> tuple[dict[str, pa.Array], int]:  # fmt: skip
         """Find the record of each code, 0 where there is none, and unpack it; how many were: see `Unpacker.unpack`."""
-        cards = self._relation.cards
+        cards = self._mapped.cards
         sink = out.begin(len(codes), limit_bytes)
         done = 0
         while (done := find_and_copy(codes, pages, cards, rows, records, done, tuple(sink))) < len(codes):

@@ -27,7 +27,7 @@ from millrace.core.order_codes import LEAST, floors, has_floors, ordered_codes, 
 from millrace.core.step import StepCounts
 from millrace.relations.key_lookup import first_nested
 from millrace.relations.row_records import AHEAD, copy_records
-from millrace.relations.search import ask_for_cards, guess_rows, guess_rows_again, record_at, seek_code, take_codes
+from millrace.relations.search import ask_for_cards, guess_rows, guess_rows_again, record_at, seek_code
 from millrace.relations.stored import StoredRelation
 
 _CHUNK_ROWS = 1 << 16  # checked at a time
@@ -123,12 +123,15 @@ class RangesInPlace:
         self._common = _common_type(relation, condition, value)
         self._zone = condition.zone
         self.reversed_ranges = _checked(relation, condition, self._common)[1]
+        self._mapped = relation.mapped_pages
         self._whole = relation.whole()
-        packed, self._others = relation.split(columns)
-        self._nested = [name for name in self._others if name != relation.version.code_column]
-        self._values = relation.unpacker(packed)
-        self._highs = relation.unpacker((condition.high,))
-        self._nothing = relation.unpacker(())
+        known = relation.page_columns
+        packed, self._others = known.split(columns)
+        self._code_column = known.code_column
+        self._nested = [name for name in self._others if name != self._code_column]
+        self._values = known.unpacker(packed)
+        self._highs = known.unpacker((condition.high,))
+        self._nothing = known.unpacker(())
         self._beyond = condition.closed in ("right", "neither")  # a value must lie behind the beginning of its range
         self._end = self._end_of(condition)
 
@@ -139,7 +142,7 @@ class RangesInPlace:
         if self._beyond:  # begins before the value: begins at the code before it or earlier
             begins, valid = codes - 1, valid & (codes > LEAST)
         begins = floors(begins, self._common, self._low, self._zone)
-        pages, used = self._relation.preceding_pages(begins, valid)
+        pages, used = self._mapped.preceding_pages(begins, valid)
         rows = np.empty(len(codes), np.int32)
         records = np.empty(len(codes), np.int64)
         values, count = self._find(codes, begins, pages, rows, records, limit_bytes)
@@ -147,7 +150,7 @@ class RangesInPlace:
             values, count = first_nested(self._whole, self._nested, records[:count], pages, rows, values, limit_bytes)
         pages, rows, found = pages[:count], rows[:count], records[:count] != 0
         for name in self._others:
-            if name == self._relation.version.code_column:
+            if name == self._code_column:
                 lows = pa.array(self._lows(pages, rows, found), mask=None if found.all() else ~found)
                 values[name] = lows.view(self._relation.schema.field(name).type)
             else:
@@ -162,7 +165,7 @@ class RangesInPlace:
 
     def _end_of(self, condition: Between) -> End:
         """Ends that are their own codes are compared where they stand."""
-        column = self._relation.layout.by_name[condition.high]
+        column = self._relation.page_columns.layout.by_name[condition.high]
         own = same_codes(column.type, self._common) and not pa.types.is_unsigned_integer(column.type)
         return End(
             column.place, column.width if own and column.width in (4, 8) else 0, column.number >> 3, 1 << (column.number & 7),
@@ -178,7 +181,7 @@ class RangesInPlace:
         out = self._values if self._end.width else self._nothing
         sink = out.begin(len(codes), limit_bytes)
         arrays, done = tuple(sink), 0
-        cards = self._relation.cards
+        cards = self._mapped.cards
         while (done := find_range(codes, begins, pages, cards, self._end, rows, records, done, arrays)) < len(codes):
             if not out.grow(sink, done):
                 break
@@ -192,11 +195,9 @@ class RangesInPlace:
 
     def _lows(self, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], found: npt.NDArray[np.bool_]) -> Int64Array:
         """Where the ranges that were found begin; anything for others."""
-        lows = np.zeros(len(pages), np.int64)
-        if found.any():
-            place, inside = np.where(found, pages, 0), np.where(found, rows, 0)
-            take_codes(place, inside, self._whole.places, self._relation.index, lows)
-        return lows
+        if not found.any():  # there may be no page to look at
+            return np.zeros(len(pages), np.int64)
+        return self._whole.codes_at(np.where(found, pages, 0), np.where(found, rows, 0))
 
 
 @kernel

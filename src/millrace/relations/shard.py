@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,8 @@ DIRECTORY_SCHEMA = pa.schema(
         ("codes", pa.int32()), ("starts", pa.int32()), ("data", pa.int32()), ("nulls", pa.int64()),
     ]
 )  # fmt: skip
+
+_Size = TypeVar("_Size", int, Int64Array)
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class ShardWriter:
         rows = sum(page[3] for page in self._pages)
         widest = max((page[2] for page in self._pages), default=0)
         first, last = min((page[4] for page in self._pages), default=0), max((page[5] for page in self._pages), default=0)
-        return ShardInfo(self._path.name, rows, len(self._pages), self._bytes, _aligned(widest), self._longest_run, first, last)
+        return ShardInfo(self._path.name, rows, len(self._pages), self._bytes, aligned(widest), self._longest_run, first, last)
 
     def abort(self) -> None:
         """Leave nothing behind."""
@@ -201,7 +203,7 @@ class ShardWriter:
         self._writes.write(message)
         page = (0, self._bytes, message.size, batch.num_rows, first, last, checksum(message), *places, nulls)
         self._pages.append(page)
-        padded = _aligned(message.size)
+        padded = aligned(message.size)
         self._writes.write(b"\0" * (padded - message.size))
         self._bytes += padded
 
@@ -242,5 +244,6 @@ def directory_path(shard: Path) -> Path:
     return shard.with_name(shard.name + ".directory")
 
 
-def _aligned(size: int) -> int:
+def aligned(size: _Size) -> _Size:
+    """The next place at or behind this one where a page may begin, or of many such."""
     return -(-size // ALIGNMENT) * ALIGNMENT
