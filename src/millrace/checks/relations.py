@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.keys import Codes, KeyCodec
 from millrace.core.protocols import IndexedRelation, PageFrames, PageRun, PageRuns, Relation
@@ -176,7 +175,7 @@ class _CountedLookup:
         self._hot = np.array(list(dict.fromkeys(relation.codes.tolist()))[:hot_keys], np.int64)
         self._reads = 0
 
-    def known(self, codes: Int64Array) -> npt.NDArray[np.bool_]:
+    def known(self, codes: Int64Array) -> BoolArray:
         return np.isin(codes, self._hot)
 
     def locate(self, codes: Int64Array) -> PageRuns:

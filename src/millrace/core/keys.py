@@ -15,11 +15,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.core.arrays import BoolArray, Int64Array
+from millrace.core.arrays import BoolArray, FloatArray, Int64Array
 from millrace.core.compiled import kernel
 from millrace.core.errors import SchemaError
 
@@ -303,7 +302,7 @@ def _canonical_kernel(numbers: Any, bits: Any, out: Any) -> None:
             out[i] = bits[i]
 
 
-def canonical_bits(numbers: npt.NDArray[np.float64]) -> Int64Array:
+def canonical_bits(numbers: FloatArray) -> Int64Array:
     """Bits of doubles with one NaN and one zero."""
     numbers = np.ascontiguousarray(numbers)
     out = np.empty(len(numbers), np.int64)

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.core.arrays import BoolArray, Int64Array
+from millrace.core.arrays import BoolArray, FloatArray, Int64Array
 from millrace.core.errors import SchemaError
 from millrace.core.keys import canonical_bits, decimal_words, family, integers
 
@@ -124,7 +123,7 @@ def floors(codes: Int64Array, common: pa.DataType, own: pa.DataType, zone: str) 
     return days + (integers(_times(following, common, zone)) <= codes)
 
 
-def float_codes(numbers: npt.NDArray[np.float64]) -> Int64Array:
+def float_codes(numbers: FloatArray) -> Int64Array:
     """
     >>> float_codes(np.array([-1.0, -0.0, 0.0, 2.0])).argsort(kind="stable").tolist()
     [0, 1, 2, 3]
@@ -133,18 +132,18 @@ def float_codes(numbers: npt.NDArray[np.float64]) -> Int64Array:
     return np.where(bits < 0, bits ^ _TURN, bits)
 
 
-def floats_of(codes: Int64Array) -> npt.NDArray[np.float64]:
+def floats_of(codes: Int64Array) -> FloatArray:
     """The floats that have these codes."""
     return np.where(codes < 0, codes ^ _TURN, codes).view(np.float64)
 
 
-def _doubles(column: pa.Array) -> npt.NDArray[np.float64]:
+def _doubles(column: pa.Array) -> FloatArray:
     """The nearest doubles; 0 where there is none."""
     if pa.types.is_integer(column.type):
         return integers(column).astype(np.float64)
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.string())  # by way of their text they become the nearest doubles, and not just near ones
-    numbers: npt.NDArray[np.float64] = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+    numbers: FloatArray = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
     return numbers
 
 

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.conditions import Condition
 from millrace.core.errors import ParameterError, SchemaError
@@ -109,7 +107,7 @@ class KeyLookup(Protocol):
 
     def locate(self, codes: Int64Array) -> PageRuns: ...
 
-    def known(self, codes: Int64Array) -> npt.NDArray[np.bool_]:
+    def known(self, codes: Int64Array) -> BoolArray:
         """Which of the keys cost no read."""
 
     def counts(self) -> StepCounts:

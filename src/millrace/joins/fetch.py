@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
 from millrace.core.step import Step, StepCounts
@@ -241,7 +240,7 @@ class FetchJoin(Windowed):
             return None
         return np.flatnonzero(self._window.matched & self._table.present)
 
-    def _complete(self, slots: Int64Array, reading: _Reading) -> npt.NDArray[np.bool_]:
+    def _complete(self, slots: Int64Array, reading: _Reading) -> BoolArray:
         """Which of these tuples wait for no other pages than those just read."""
         first, last = self._first[slots], self._last[slots]
         return np.asarray((first >= reading.first) & (last <= reading.last))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.errors import StrategyError
 from millrace.core.protocols import (
     DiskIndex,
@@ -66,7 +65,7 @@ class Reader:
         self._count_index(self._index)
         return runs
 
-    def known(self, codes: Int64Array) -> npt.NDArray[np.bool_] | None:
+    def known(self, codes: Int64Array) -> BoolArray | None:
         """Which of the keys cost no read of the index; None where none does."""
         if self._index is None:
             return None

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.errors import SchemaError
 from millrace.core.keys import KeyCodec
 
@@ -23,7 +22,7 @@ class KeyEntries(NamedTuple):
     lasts: Int64Array
 
 
-def frequency_order(codes: Int64Array, counts: npt.NDArray[np.float64]) -> Int64Array:
+def frequency_order(codes: Int64Array, counts: FloatArray) -> Int64Array:
     """The order in which rows with these codes are stored: high counts first, equal codes together.
 
     Rows of one code may come with different counts (two keys whose hashes agree): the highest is that of all of them.
@@ -54,7 +53,7 @@ def count_column(schema: pa.Schema, key: Sequence[str]) -> str:
     return others[0]
 
 
-def counts_of(codes: Int64Array, counts: pa.Table, key: Sequence[str], codec: KeyCodec) -> npt.NDArray[np.float64]:
+def counts_of(codes: Int64Array, counts: pa.Table, key: Sequence[str], codec: KeyCodec) -> FloatArray:
     """The count of each code, 0 where there is none: the sum of all counts that it was given."""
     column = count_column(counts.schema, key)
     codec.check([(name, counts.schema.field(name).type) for name in key])

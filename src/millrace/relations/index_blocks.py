@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import Int32Array, Int64Array
 from millrace.core.compiled import kernel
 from millrace.core.memoryaccess import load32, load64
 
@@ -18,8 +17,8 @@ class HotKeys(NamedTuple):
     """A hash table with open addressing: first page -1 is a free place. No last pages: they are the first ones."""
 
     codes: Int64Array
-    firsts: npt.NDArray[np.int32]
-    lasts: npt.NDArray[np.int32]
+    firsts: Int32Array
+    lasts: Int32Array
 
 
 @kernel

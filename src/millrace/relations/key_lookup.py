@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int32Array, Int64Array
 from millrace.core.compiled import kernel
 from millrace.core.instant import Answer
 from millrace.core.keys import Codes
@@ -76,7 +75,7 @@ class InPlace:
         return Answer(found, [values[name] for name in self._columns], self._counts(encoded, pages, used, found))
 
     def _find(
-        self, codes: Int64Array, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], records: Int64Array, out: Unpacker,
+        self, codes: Int64Array, pages: Int32Array, rows: Int32Array, records: Int64Array, out: Unpacker,
         limit_bytes: int | None = None,
     ) -> tuple[dict[str, pa.Array], int]:  # fmt: skip
         """Find the record of each code, 0 where there is none, and unpack it; how many were: see `Unpacker.unpack`."""
@@ -88,7 +87,7 @@ class InPlace:
                 break
         return out.finish(records[:done], sink), done
 
-    def _counts(self, encoded: Codes, pages: npt.NDArray[np.int32], used: int, found: npt.NDArray[np.bool_]) -> StepCounts:
+    def _counts(self, encoded: Codes, pages: Int32Array, used: int, found: BoolArray) -> StepCounts:
         keys, matches, nulls = len(found), int(np.count_nonzero(found)), int(np.count_nonzero(encoded.nulls))
         return StepCounts(
             tuples_in=keys, pages_read=used, bytes_read=used * self._relation.page_bytes,
@@ -98,7 +97,7 @@ class InPlace:
 
 
 def first_nested(
-    whole: StoredRun, names: Sequence[str], records: Int64Array, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32],
+    whole: StoredRun, names: Sequence[str], records: Int64Array, pages: Int32Array, rows: Int32Array,
     values: dict[str, pa.Array], limit_bytes: int,
 ) -> tuple[dict[str, pa.Array], int]:  # fmt: skip
     """What was unpacked of the first rows, as many as have nested values within the limit; and how many."""

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.errors import DamagedTableError
 from millrace.core.protocols import PageRuns
@@ -297,7 +296,7 @@ class StoredLookup:
         self._held = 0  # hot keys in memory by now
         self._reads = self._blocks = 0
 
-    def known(self, codes: Int64Array) -> npt.NDArray[np.bool_]:
+    def known(self, codes: Int64Array) -> BoolArray:
         self._warm_up()
         if self._held == self._index.info.keys:
             return np.ones(len(codes), np.bool_)

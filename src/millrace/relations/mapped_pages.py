@@ -7,9 +7,8 @@ import time
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int32Array, Int64Array
 from millrace.relations import search
 from millrace.relations.page_index import PageIndex
 from millrace.relations.shard import ALIGNMENT, checksum
@@ -37,17 +36,17 @@ class MappedPages:
         """Give the maps up; runs that hold them keep them."""
         self.maps = []
 
-    def first_pages(self, codes: Int64Array, valid: Any) -> tuple[npt.NDArray[np.int32], int]:
+    def first_pages(self, codes: Int64Array, valid: Any) -> tuple[Int32Array, int]:
         """The first page that may hold each code, -1 where none may or it isn't valid, checked; and how many pages that are."""
         pages, used = self._index.first_pages(codes, valid)
         return pages, self._touch_used(used)
 
-    def preceding_pages(self, codes: Int64Array, valid: Any) -> tuple[npt.NDArray[np.int32], int]:
+    def preceding_pages(self, codes: Int64Array, valid: Any) -> tuple[Int32Array, int]:
         """As `first_pages`, but the last page that begins at or before each code."""
         pages, used = self._index.preceding_pages(codes, valid)
         return pages, self._touch_used(used)
 
-    def _touch_used(self, used: npt.NDArray[np.bool_]) -> int:
+    def _touch_used(self, used: BoolArray) -> int:
         if (used > self.checked).any():
             self.touch(np.flatnonzero(used))
         return int(np.count_nonzero(used))

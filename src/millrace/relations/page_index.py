@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int32Array, Int64Array
 from millrace.core.protocols import PageRuns
 from millrace.relations import search
 from millrace.relations.shard import aligned
@@ -35,17 +34,17 @@ class Span(NamedTuple):
 class PageIndex:
     """One entry for each page of a version. Nothing of it changes: all who read the version share it."""
 
-    shards: npt.NDArray[np.int32]  # ascending
+    shards: Int32Array  # ascending
     offsets: Int64Array  # in the file of the shard
-    sizes: npt.NDArray[np.int32]  # bytes, without what fills the page up
-    rows: npt.NDArray[np.int32]
+    sizes: Int32Array  # bytes, without what fills the page up
+    rows: Int32Array
     rows_per_page: int  # as it was planned: most pages have so many, none has more
     checksums: Int64Array
     firsts: Int64Array  # codes
     lasts: Int64Array
     arrays: tuple[Any, ...]  # what kernels take as `index`: see `search`
     null_flags: int  # which columns have a null on any page: see `PackedColumn.null_flag`
-    guide: npt.NDArray[np.int32]
+    guide: Int32Array
     guide_shift: np.uint64
 
     @classmethod
@@ -69,14 +68,14 @@ class PageIndex:
         search.locate_pages(codes, self.firsts, self.lasts, self.guide, self.guide_shift, first, last)
         return PageRuns(first, last)
 
-    def first_pages(self, codes: Int64Array, valid: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    def first_pages(self, codes: Int64Array, valid: Any) -> tuple[Int32Array, BoolArray]:
         """The first page that may hold each code, -1 where none may or it isn't valid; and of every page whether it is one."""
         pages = np.empty(len(codes), np.int32)
         used = np.zeros(len(self.shards), np.bool_)
         search.locate_first(codes, valid, self.arrays, self.guide, self.guide_shift, used, pages)
         return pages, used
 
-    def preceding_pages(self, codes: Int64Array, valid: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    def preceding_pages(self, codes: Int64Array, valid: Any) -> tuple[Int32Array, BoolArray]:
         """As `first_pages`, but the last page that begins at or before each code."""
         first = np.empty(len(codes), np.int32)
         pages = np.empty(len(codes), np.int32)
@@ -137,7 +136,7 @@ class PageIndex:
         return np.concatenate(([0], breaks + 1)), np.concatenate((breaks, [len(pages) - 1]))
 
 
-def _guide(firsts: Int64Array, lasts: Int64Array) -> tuple[npt.NDArray[np.int32], np.uint64]:
+def _guide(firsts: Int64Array, lasts: Int64Array) -> tuple[Int32Array, np.uint64]:
     """About one page to a bucket of equally many codes, so that most keys are located without a search."""
     span = int(lasts[-1]) - int(firsts[0])
     shift = max(0, span.bit_length() - (2 * len(firsts)).bit_length())

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int32Array, Int64Array
 from millrace.core.compiled import kernel
 from millrace.core.conditions import Between
 from millrace.core.errors import SchemaError
@@ -86,7 +85,7 @@ class _Ranges(NamedTuple):
 
     lows: Int64Array
     highs: Int64Array  # LEAST where a range holds nothing, and anything where it has no end
-    endless: npt.NDArray[np.bool_]
+    endless: BoolArray
 
 
 _NO_RANGE = _Ranges(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
@@ -173,7 +172,7 @@ class RangesInPlace:
         )  # fmt: skip
 
     def _find(
-        self, codes: Int64Array, begins: Int64Array, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32],
+        self, codes: Int64Array, begins: Int64Array, pages: Int32Array, rows: Int32Array,
         records: Int64Array, limit_bytes: int | None,
     ) -> tuple[dict[str, pa.Array], int]:  # fmt: skip
         """Find the record of the range of each value, 0 where it lies in none, and unpack it; how many were: see
@@ -193,7 +192,7 @@ class RangesInPlace:
         records[~np.where(ends, before, self._end.open_ended)] = 0
         return self._values.unpack(records, limit_bytes)
 
-    def _lows(self, pages: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], found: npt.NDArray[np.bool_]) -> Int64Array:
+    def _lows(self, pages: Int32Array, rows: Int32Array, found: BoolArray) -> Int64Array:
         """Where the ranges that were found begin; anything for others."""
         if not found.any():  # there may be no page to look at
             return np.zeros(len(pages), np.int64)

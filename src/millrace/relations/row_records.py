@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import Int32Array, Int64Array
 from millrace.core.compiled import kernel
 from millrace.core.errors import TableError
 from millrace.core.memoryaccess import (
@@ -72,7 +72,7 @@ class Sink(NamedTuple):
     widths: Int64Array
     outs: Int64Array
     texts: Int64Array  # of each text: where in a record the end of the one before it stands (-1: none), and its own end
-    ends: npt.NDArray[np.int32]  # one row per text, Arrow's offsets
+    ends: Int32Array  # one row per text, Arrow's offsets
     tails: Int64Array  # of each text: the address of its bytes, and how many there is room for
     room: Int64Array
     lacking: Int64Array  # when room was missing: which text, and how many bytes it needs up to here
@@ -168,7 +168,7 @@ class Unpacker:
         return self.finish(records[:done], sink, all_found=all_found), done
 
 
-def _text(values: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Buffer | None]:
+def _text(values: pa.Array) -> tuple[Int32Array, pa.Buffer | None]:
     _, offsets, data = values.buffers()
     return np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1], data
 

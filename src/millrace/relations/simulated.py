@@ -14,10 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.devices import Transfer, VirtualDevice
 from millrace.core.keys import KeyCodec
 from millrace.core.protocols import PageRun, PageRuns, Relation
@@ -165,8 +164,8 @@ class SimulatedLookup:
         self._charge()
         return runs
 
-    def known(self, codes: Int64Array) -> npt.NDArray[np.bool_]:
-        known: npt.NDArray[np.bool_] = self._lookup.known(codes)
+    def known(self, codes: Int64Array) -> BoolArray:
+        known: BoolArray = self._lookup.known(codes)
         self._charge()
         return known
 

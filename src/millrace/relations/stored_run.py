@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import Int32Array, Int64Array
 from millrace.core.rowbytes import fitting, sizes_of
 from millrace.relations import search
 from millrace.relations.page_columns import PageColumns
 from millrace.relations.page_index import PageIndex
-
-_Int32s = npt.NDArray[np.int32]
 
 _NESTED_COPIES = 3  # of nested values that are put together: those of each page, all of them, and all in order
 
@@ -78,7 +76,7 @@ class StoredRun:
         search.take_codes(place, inside, self.places, self._index.arrays, codes)
         return codes
 
-    def nested(self, name: str, place: _Int32s, inside: _Int32s) -> pa.Array:
+    def nested(self, name: str, place: Int32Array, inside: Int32Array) -> pa.Array:
         """Values of rows `inside` of run pages `place`, null where that is -1.
 
         Lists, structs and maps have no kernel: their pages are decoded, each once.
@@ -92,7 +90,7 @@ class StoredRun:
             count += len(rows)
         return pa.concat_arrays(parts).take(pa.array(values))
 
-    def nested_fitting(self, names: Iterable[str], place: _Int32s, inside: _Int32s, limit_bytes: int) -> int:
+    def nested_fitting(self, names: Iterable[str], place: Int32Array, inside: Int32Array, limit_bytes: int) -> int:
         """How many of these rows, from the first on, have nested values that take no more than `limit_bytes` while they are
         put together; one at least."""
         sizes = np.zeros(len(place), np.int64)
@@ -102,7 +100,7 @@ class StoredRun:
                     sizes[wanted] += sizes_of([column], len(column))[rows]
         return max(1, fitting(_NESTED_COPIES * sizes, limit_bytes)) if sizes.any() else len(place)
 
-    def _decoded(self, name: str, place: _Int32s, inside: _Int32s) -> Iterator[tuple[pa.Array, _Int32s, Int64Array]]:
+    def _decoded(self, name: str, place: Int32Array, inside: Int32Array) -> Iterator[tuple[pa.Array, Int32Array, Int64Array]]:
         """A nested column of each page that rows lie on, which of its values they are, and which of the rows."""
         order = np.argsort(place, kind="stable")
         order = order[np.searchsorted(place[order], 0) :]

@@ -6,13 +6,10 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import Int64Array, UInt64Array
 from millrace.streams.draws import generator
 from millrace.streams.parameters import check_domain, check_seed
-
-UInt64Array = npt.NDArray[np.uint64]
 
 _ROUNDS = 6
 _HALF_WORD = np.uint64(32)

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.errors import ParameterError
 from millrace.streams.draws import generator
 from millrace.streams.parameters import check_number, check_seed, check_whole
@@ -28,7 +27,7 @@ class Arrivals(Protocol):
         """How many tuples arrive in each of the next `steps` steps."""
 
 
-def _increments(reached: npt.NDArray[np.float64]) -> Int64Array:
+def _increments(reached: FloatArray) -> Int64Array:
     """Whole tuples between one running total and the next: what is cut off one count is in the following one."""
     whole = np.floor(reached).astype(np.int64)
     return whole[1:] - whole[:-1]

@@ -39,9 +39,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int32Array, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.compiled import inlined, kernel
 from millrace.core.memoryaccess import prefetch
@@ -57,7 +56,6 @@ class Cursor(NamedTuple):
 
 
 START = Cursor(0, np.zeros(0, np.int64), np.zeros(0, np.int64))
-Int32Array = npt.NDArray[np.int32]
 _AHEAD = 64  # slots for which memory is asked at once
 _NEAR = 24  # steps of a short loop that memory is asked for before it is used
 _BEGUN = 512  # codes that a probe goes along at once
@@ -117,13 +115,13 @@ class HashTable:
         self._room = 64  # for slots that are counted only as they are walked along: as many as there were at most
 
     @property
-    def present(self) -> npt.NDArray[np.bool_]:
+    def present(self) -> BoolArray:
         """Which slots are in the table."""
         return np.asarray(self._before != 0)
 
-    def add(self, slots: Int64Array) -> npt.NDArray[np.bool_]:
+    def add(self, slots: Int64Array) -> BoolArray:
         """Slots that are not in the table come in; returns which are first of their code."""
-        return cast("npt.NDArray[np.bool_]", _add(slots, self._arrays, self._scale))
+        return cast("BoolArray", _add(slots, self._arrays, self._scale))
 
     def remove(self, slots: Int64Array) -> None:
         """Take out slots; one that is not in the table is passed over."""

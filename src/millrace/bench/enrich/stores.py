@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.bench.data import MASTER_SCHEMA, TEXT_WIDTHS
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.errors import MillraceError
 
 _NUMPY_TYPES = {pa.int64(): "<i8", pa.int32(): "<i4", pa.float64(): "<f8"}
@@ -36,14 +37,14 @@ VALUE_TYPE = np.dtype(
 KEY_BYTES = 8
 START_SECONDS = 20.0
 
-Keys = npt.NDArray[np.int64]
+Keys = Int64Array
 Fetch = Callable[[list[bytes]], Sequence["bytes | None"]]
 
 _HANDLES: dict[str, Any] = {}
 """Open stores of this process, by path: a Python worker serves many micro-batches."""
 
 
-def pack_keys(keys: Keys) -> list[bytes]:
+def pack_keys(keys: Int64Array) -> list[bytes]:
     """Big-endian, so that the order of bytes is the order of keys."""
     packed: list[bytes] = keys.astype(">i8").view(f"V{KEY_BYTES}").tolist()
     return packed
@@ -72,7 +73,7 @@ def unpack_values(values: Sequence[bytes | None], columns: tuple[str, ...]) -> p
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-def _column(packed: npt.NDArray[np.void], name: str, mask: npt.NDArray[np.bool_] | None) -> pa.Array:
+def _column(packed: npt.NDArray[np.void], name: str, mask: BoolArray | None) -> pa.Array:
     if name not in TEXT_WIDTHS:
         return pa.array(np.ascontiguousarray(packed[name]), mask=mask)
     width, count = TEXT_WIDTHS[name], len(packed)

@@ -9,16 +9,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int32Array, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.conditions import Condition, Expr
 from millrace.core.keys import Codes
 from millrace.core.protocols import JoinSpec, PageRun, Relation
 from millrace.joins.sizing import bits_between_codes, code_bytes_per_page
-from millrace.structures.hashtable import START, Cursor, HashTable, Int32Array, codes_in, slot_records
+from millrace.structures.hashtable import START, Cursor, HashTable, codes_in, slot_records
 from millrace.structures.window import Window
 
 Found = tuple[Int64Array, Int64Array, bool]
@@ -92,7 +91,7 @@ class KeyMatcher:
 class Remembered:
     """For matchers that go through all waiting tuples: who waits, and what was made of them as long as nobody comes or goes."""
 
-    _present: npt.NDArray[np.bool_]  # by slot
+    _present: BoolArray  # by slot
     _waiting: Any  # None: somebody has come or gone
 
     def enter(self, slots: Int64Array) -> None:
