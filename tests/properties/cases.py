@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -11,18 +12,10 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from millrace.catalog import algorithm
 from millrace.checks.samples import cut
 from millrace.core.protocols import HOWS, JoinSpec
 from millrace.relations.memory import MemoryRelation
-
-PARAMETERS: dict[str, tuple[str, ...]] = {
-    "inlj": ("tuples_per_step", "pool_bytes"),
-    "meshjoin": ("buffer_pages", "tuples_per_step"),
-    "rmeshjoin": ("buffer_pages", "tuples_per_step"),
-    "hybridjoin": ("buffer_pages",),
-    "xhybridjoin": ("buffer_pages", "pinned_pages"),
-    "sweepjoin": ("buffer_pages",),
-}
 
 
 @dataclass(frozen=True)
@@ -71,10 +64,12 @@ class Case:
     def batches(self) -> list[pa.RecordBatch]:
         return list(cut(self.stream, self.sizes))
 
-    def parameters(self, algorithm: str) -> dict[str, Any]:
+    def parameters(self, name: str) -> dict[str, Any]:
+        """Those that the join of that name takes."""
         chosen = {"buffer_pages": self.buffer_pages, "pinned_pages": self.pinned_pages,
                   "tuples_per_step": self.tuples_per_step, "pool_bytes": self.pool_bytes}  # fmt: skip
-        return {name: value for name in PARAMETERS[algorithm] if (value := chosen[name]) is not None}
+        taken = inspect.signature(algorithm(name).join).parameters
+        return {name: value for name, value in chosen.items() if name in taken and value is not None}
 
 
 @st.composite

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.properties.cases import PARAMETERS, Case, cases
+from tests.properties.cases import Case, cases
 
 from millrace.catalog import ALGORITHMS, make_join
 from millrace.checks import CollidingCodec
@@ -27,10 +27,6 @@ def run(algorithm: str, case: Case, relation: MemoryRelation | None = None) -> R
     make = partial(make_join, algorithm, **case.parameters(algorithm))
     memory = tightest(make, relation, case.spec) + case.extra_bytes
     return run_join(make, relation, case.spec, case.batches(), memory=memory, steps_per_batch=case.steps_per_batch)
-
-
-def test_every_algorithm_has_its_parameters_here() -> None:
-    assert list(PARAMETERS) == NAMES
 
 
 @pytest.mark.parametrize("algorithm", NAMES)

@@ -115,7 +115,7 @@ def contenders() -> list[Contender]:
                 contender = replace(contender, parameters={"tuples_per_step": None})
             found.append(contender)
             if contender.takes("pool_bytes"):
-                found.append(Contender(POOLED, row, {**contender.parameters, "pool_bytes": "rest"}))
+                found.append(Contender(f"{row.name}-pool", row, {**contender.parameters, "pool_bytes": "rest"}))
     return found
 
 
