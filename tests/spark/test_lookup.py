@@ -1,4 +1,4 @@
-"""Several tables in one pass: what the calls one after the other give, by one trip to Python."""
+"""Several tables in one pass: what Spark's own joins one after the other give, by one trip to Python."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.running import frame, same_rows, stream_through
+from tests.spark.running import HOWS, frame, same_rows, spark_joins, stream_through
+from tests.spark.tables import built_table
 
 import millrace as mr
 from millrace.core.errors import BudgetError, ParameterError, SchemaError
-from millrace.relations.build import build_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
@@ -30,36 +30,59 @@ COPIES = {"unique": 1, "few": 3, "many": 20}
 QUICK = [("unique", "unique"), ("unique", "many"), ("few", "unique"), ("many", "few")]  # the others are slow tests
 
 
-def _products(path: Path, copies: int) -> mr.MasterTable:
+def _product_rows(copies: int) -> pa.Table:
     keys = [key for key in range(30) for _ in range(copies)]
-    rows = pa.table({"product": keys, "price": [float(n) for n in range(len(keys))]})
-    build_table(path, rows, "product", page_bytes=4096)
-    return mr.MasterTable.open(path)
+    return pa.table({"product": keys, "price": [float(n) for n in range(len(keys))]})
+
+
+def _customer_rows(copies: int) -> pa.Table:
+    keys = [key for key in range(17) for _ in range(copies)]
+    return pa.table({"id": [f"c{key}" for key in keys], "name": [f"name {n}" for n in range(len(keys))]})
+
+
+def _products(path: Path, copies: int) -> mr.MasterTable:
+    return built_table(path, _product_rows(copies), "product")
 
 
 def _customers(path: Path, copies: int) -> mr.MasterTable:
-    keys = [key for key in range(17) for _ in range(copies)]
-    rows = pa.table({"id": [f"c{key}" for key in keys], "name": [f"name {n}" for n in range(len(keys))]})
-    build_table(path, rows, "id", page_bytes=4096)
-    return mr.MasterTable.open(path)
+    return built_table(path, _customer_rows(copies), "id")
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
     [pair if pair in QUICK else pytest.param(*pair, marks=pytest.mark.slow) for pair in itertools.product(COPIES, COPIES)],
 )
-def test_the_rows_are_those_of_one_call_after_the_other(spark: SparkSession, warehouse: Path, first: str, second: str) -> None:
+def test_the_rows_are_those_of_sparks_own_joins(spark: SparkSession, warehouse: Path, first: str, second: str) -> None:
     products = _products(warehouse / "products", COPIES[first])
     customers = _customers(warehouse / "customers", COPIES[second])
+    rows = [_product_rows(COPIES[first]), _customer_rows(COPIES[second])]
     sales = frame(spark, SALES)
-    for how, other in (("inner", "left"), ("left", "left"), ("inner", "semi"), ("anti", "inner"), ("left", "anti")):
+    hows = [("inner", "left"), ("left", "left"), ("inner", "semi"), ("anti", "inner"), ("left", "anti"), ("semi", "inner")]
+    for how, other in hows:
         lookups = [mr.Lookup(products, "product"), mr.Lookup(customers, ("customer", "id"), how=other)]
         ours = mr.enrich(sales, lookups, how=how)
-        theirs = mr.enrich(mr.enrich(sales, products, "product", how=how), customers, ("customer", "id"), how=other)
-        names = [*theirs.columns]
-        assert sorted(ours.columns) == sorted(names)
-        difference = same_rows(ours.select(names), theirs)
+        theirs = spark_joins(sales, lookups, rows, how)
+        assert ours.columns == theirs.columns
+        difference = same_rows(ours, theirs)
         assert difference, (how, other, difference)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_that_lie_near_are_those_of_sparks_own_joins(spark: SparkSession, warehouse: Path, how: str) -> None:
+    """Beside a table that is looked up by its key, before and behind it, by each kind of join."""
+    rows = {"near": _product_rows(1), "customers": _customer_rows(3)}
+    near, customers = _products(warehouse / "near", 1), _customers(warehouse / "customers", 3)
+    sales = frame(spark, SALES).selectExpr("*", "sale / 4 AS weight")
+    for other, order in itertools.product(HOWS, (["near", "customers"], ["customers", "near"])):
+        lookups = {
+            "near": mr.Lookup(near, mr.near("weight", "price", 1), how=how),
+            "customers": mr.Lookup(customers, ("customer", "id"), how=other),
+        }
+        wanted = [lookups[name] for name in order]
+        ours, theirs = mr.enrich(sales, wanted), spark_joins(sales, wanted, [rows[name] for name in order])
+        assert ours.columns == theirs.columns
+        difference = same_rows(ours, theirs)
+        assert difference, (other, order, difference)
 
 
 @pytest.mark.parametrize("read", ["mmap", "buffered"])
@@ -78,8 +101,7 @@ def test_every_way_to_join_gives_the_same(spark: SparkSession, warehouse: Path, 
     products, customers = _products(warehouse / "p", 1), _customers(warehouse / "c", 3)
     lookups = [mr.Lookup(products, "product", columns={"price": "cost"}), mr.Lookup(customers, {"customer": "id"})]
     ours = mr.enrich(frame(spark, SALES), lookups, how="left", strategy=strategy, read=read, memory="4m")
-    plain = mr.enrich(frame(spark, SALES), products, "product", how="left", columns={"price": "cost"})
-    theirs = mr.enrich(plain, customers, {"customer": "id"}, how="left")
+    theirs = spark_joins(frame(spark, SALES), lookups, [_product_rows(1), _customer_rows(3)], "left")
     assert ours.columns == theirs.columns
     difference = same_rows(ours, theirs)
     assert difference, difference
@@ -94,9 +116,7 @@ def test_a_table_looked_up_twice_gives_both_answers(spark: SparkSession, warehou
         mr.Lookup(products, ("other", "product"), columns={"price": "other_price"}),
         mr.Lookup(parents, "product", columns={"price": "parent_price"}),
     ]
-    theirs = sales
-    for lookup in lookups:
-        theirs = mr.enrich(theirs, lookup.table, lookup.on, how="left", columns=lookup.columns)
+    theirs = spark_joins(sales, lookups, [_product_rows(1), _product_rows(1), _product_rows(3)], "left")
     difference = same_rows(mr.enrich(sales, lookups, how="left"), theirs)
     assert difference, difference
 
@@ -130,9 +150,7 @@ def test_tables_that_need_whole_rows_share_one_trip_too(spark: SparkSession, war
     ours = mr.enrich(sales, lookups, ordered=ordered)
     assert trips(ours) == 2  # the table with one row to a key goes with keys alone
     assert ours.columns == [*sales.columns, "many", "one", "close", "name"]
-    theirs = sales
-    for one in lookups:
-        theirs = mr.enrich(theirs, one.table, one.on, how=one.how or "inner", columns=one.columns)
+    theirs = spark_joins(sales, lookups, [_product_rows(20), _product_rows(1), _product_rows(1), _customer_rows(18)])
     assert theirs.count() > 20_000
     difference = same_rows(ours, theirs)
     assert difference, difference
@@ -145,7 +163,8 @@ def test_tables_that_need_whole_rows_are_counted_one_by_one(spark: SparkSession,
     products, customers = _products(warehouse / "products", 20), _customers(warehouse / "customers", 18)
     lookups = [mr.Lookup(products, "product", columns=["price"]), mr.Lookup(customers, ("customer", "id"), columns=["name"])]
     done = stream_through(spark, SALES, lambda s: mr.enrich(s, lookups), tmp_path)
-    difference = same_rows(done.rows, mr.enrich(frame(spark, SALES), lookups))
+    theirs = spark_joins(frame(spark, SALES), lookups, [_product_rows(20), _customer_rows(18)])
+    difference = same_rows(done.rows, theirs)
     assert difference, difference
     rows_in, matched = Counter[str](), Counter[str]()
     for report in mr.reports(done.query):
@@ -158,11 +177,14 @@ def test_tables_that_need_whole_rows_are_counted_one_by_one(spark: SparkSession,
     assert matched == {"products": sum(sold), "customers": 20 * sum(a and b for a, b in zip(sold, known, strict=True))}
 
 
-def _labelled(folder: Path, label: str, copies: int = 1, key: str = "key") -> mr.MasterTable:
-    """A table of 30 keys whose one other column says which table it is of."""
+def _labels(label: str, copies: int = 1) -> pa.Table:
+    """30 keys, and which table it is of beside each."""
     keys = [key for key in range(30) for _ in range(copies)]
-    build_table(folder / label, pa.table({key: keys, "label": [f"{label} {n}" for n in keys]}), key, page_bytes=4096)
-    return mr.MasterTable.open(folder / label)
+    return pa.table({"key": keys, "label": [f"{label} {key}" for key in keys]})
+
+
+def _labelled(folder: Path, label: str, copies: int = 1) -> mr.MasterTable:
+    return built_table(folder / label, _labels(label, copies), "key")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +195,7 @@ def _labelled(folder: Path, label: str, copies: int = 1, key: str = "key") -> mr
 def test_columns_come_in_the_order_of_the_lookups_whatever_they_are_called(
     spark: SparkSession, warehouse: Path, names: list[str]
 ) -> None:
-    pq.write_table(pa.table({"key": range(30), "label": [f"lake {n}" for n in range(30)]}), warehouse.with_suffix(".parquet"))
+    pq.write_table(_labels("lake"), warehouse.with_suffix(".parquet"))
     tables = {
         "lake": mr.ParquetTable(warehouse.with_suffix(".parquet")),  # by whole rows
         "one": _labelled(warehouse, "one"),
@@ -201,6 +223,9 @@ def test_a_condition_is_over_the_stream_and_not_over_what_other_tables_add(spark
         rows = mr.enrich(sales, [added, near])
         assert rows.columns == ["sale", "product", "s3", "s3", "price"]
         assert all(row[2] == row[4] and row[3].endswith(f" {row[1]}") for row in rows.collect())
+        labels = _labels("one") if first is one else _labels("many", 20)
+        difference = same_rows(rows, spark_joins(sales, [added, near], [labels, _product_rows(1)]))
+        assert difference, difference
         by_text = mr.Lookup(products, mr.expr("stream.s3 = master.price"), columns=["price"])
         assert mr.enrich(sales, [added, by_text]).count() == rows.count() > 0
 
@@ -230,7 +255,8 @@ def test_a_stream_is_counted_for_each_table(spark: SparkSession, warehouse: Path
     products, customers = _products(warehouse / "products", 1), _customers(warehouse / "customers", 3)
     lookups = [mr.Lookup(products, "product", name="goods"), mr.Lookup(customers, ("customer", "id"))]
     done = stream_through(spark, SALES, lambda s: mr.enrich(s, lookups, how="left"), tmp_path)
-    difference = same_rows(done.rows, mr.enrich(frame(spark, SALES), lookups, how="left"))
+    theirs = spark_joins(frame(spark, SALES), lookups, [_product_rows(1), _customer_rows(3)], "left")
+    difference = same_rows(done.rows, theirs)
     assert difference, difference
     matched = {"goods": 0, "customers": 0}
     for report in mr.reports(done.query):
@@ -258,7 +284,7 @@ def test_tables_share_the_budget(spark: SparkSession, warehouse: Path) -> None:
         mr.enrich(sales, both, memory=memory, read="buffered")
     assert longer.value.needed_bytes > memory
     rows = mr.enrich(sales, both, memory=longer.value.needed_bytes, read="buffered")
-    difference = same_rows(rows, mr.enrich(sales, both))
+    difference = same_rows(rows, spark_joins(sales, both, [_customer_rows(20)] * 2))
     assert difference, difference
 
 
