@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.core.drive import drive
@@ -40,9 +41,13 @@ def rows_of(steps: Iterable[Step]) -> list[tuple[Any, ...]]:
 
 def expected(keys: Sequence[int | None], relation_keys: Sequence[int], how: How) -> list[tuple[Any, ...]]:
     """The same rows by nested loops."""
+    return put_out([[row for row, other in enumerate(relation_keys) if key is not None and other == key] for key in keys], how)
+
+
+def put_out(matches: Sequence[Sequence[int]], how: How) -> list[tuple[Any, ...]]:
+    """What a join puts out for events 0, 1, ..., if these are the rows that each of them matches."""
     rows: list[tuple[Any, ...]] = []
-    for event, key in enumerate(keys):
-        found = [row for row, other in enumerate(relation_keys) if key is not None and other == key]
+    for event, found in enumerate(matches):
         if how == "inner" or (how == "left" and found):
             rows += [(event, row) for row in found]
         elif how == "left":
@@ -89,3 +94,12 @@ def drained(join: SemiStreamJoin) -> list[Step]:
 
 def cut(batch: pa.RecordBatch, size: int) -> list[pa.RecordBatch]:
     return [batch.slice(at, size) for at in range(0, batch.num_rows, size)]
+
+
+def cut_at_random(batch: pa.RecordBatch, random: np.random.Generator) -> list[pa.RecordBatch]:
+    """Batches of less than 20 rows, some of them empty."""
+    batches, at = [], 0
+    while at < batch.num_rows:
+        batches.append(batch.slice(at, int(random.integers(0, 20))))
+        at += batches[-1].num_rows
+    return batches

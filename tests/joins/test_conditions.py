@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Indel, JaroWinkler, Levenshtein
-from tests.joins.examples import HOWS, cut, joined, rows_of
+from tests.joins.examples import HOWS, cut, joined, put_out, rows_of
 
 import millrace as mr
 from millrace.catalog import make_join
@@ -46,16 +46,9 @@ def run(
 
 
 def looped(stream: pa.Table, table: pa.Table, how: How, holds: Holds) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = []
-    for event, mine in enumerate(stream.to_pylist()):
-        found = [row for row, theirs in enumerate(table.to_pylist()) if holds(mine, theirs)]
-        if how == "inner" or (how == "left" and found):
-            rows += [(event, row) for row in found]
-        elif how == "left":
-            rows.append((event, None))
-        elif (how == "semi") == bool(found):
-            rows.append((event,))
-    return sorted(rows, key=lambda row: tuple((value is not None, value) for value in row))
+    others = table.to_pylist()
+    matches = [[row for row, theirs in enumerate(others) if holds(mine, theirs)] for mine in stream.to_pylist()]
+    return sorted(put_out(matches, how), key=lambda row: tuple((value is not None, value) for value in row))
 
 
 def check(condition: Condition, stream: pa.Table, table: pa.Table, holds: Holds, **options: Any) -> None:

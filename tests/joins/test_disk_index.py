@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.joins.examples import crowded_out, cut, drained, expected, joined, rows_of, spec_of, stream_of
+from tests.relations.stored_tables import newest
 
 from millrace.catalog import ALGORITHMS, make_join
 from millrace.core.budget import Budget
@@ -17,10 +18,9 @@ from millrace.core.drive import total
 from millrace.core.errors import BudgetError, DamagedTableError
 from millrace.core.protocols import SemiStreamJoin
 from millrace.relations.build import build_table
-from millrace.relations.folder import read_versions
 from millrace.relations.keyindex import BLOCK_BYTES
 from millrace.relations.simulated import SimulatedRelation
-from millrace.relations.stored import READ_MODES, ReadMode, StoredRelation
+from millrace.relations.stored import READ_MODES, ReadMode
 
 KEYS = list(range(0, 12_000, 2))
 INDEXED = [row.name for row in ALGORITHMS if row.needs_index]
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _join(name: str, folder: Path, memory: int | str, mode: ReadMode = "buffered", **parameters: Any) -> SemiStreamJoin:
-    relation = StoredRelation(folder, read_versions(folder)[-1], mode)
+    relation = newest(folder, mode)
     return make_join(name, relation, spec_of("left"), Budget(memory), **parameters)
 
 
@@ -99,7 +99,7 @@ def test_keys_in_memory_go_ahead_and_the_index_is_asked_for_the_others_together(
 @pytest.mark.parametrize("name", INDEXED)
 def test_reads_of_the_index_take_their_time_on_a_virtual_device(folder: Path, name: str) -> None:
     disk = VirtualDevice(device("hdd2008"), VirtualClock())
-    stored = StoredRelation(folder, read_versions(folder)[-1], "buffered")
+    stored = newest(folder, "buffered")
     join = make_join(name, SimulatedRelation(stored, disk), spec_of("left"), Budget("300k"))
     tuples = [(key * key + 3 * key) % 13_000 for key in range(700)]
     steps = joined(join, cut(stream_of(tuples), 200))

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.joins.examples import HOWS, crowded_out, cut, drained, expected, joined, relation_of, rows_of, spec_of, stream_of
+from tests.joins.examples import (
+    HOWS,
+    crowded_out,
+    cut,
+    cut_at_random,
+    drained,
+    expected,
+    joined,
+    relation_of,
+    rows_of,
+    spec_of,
+    stream_of,
+)
 
 from millrace.core.budget import Budget
 from millrace.core.drive import total
@@ -252,10 +264,7 @@ def test_any_schedule_gives_the_same_rows(seed: int) -> None:
     random = np.random.default_rng(seed)
     keys, tuples = random.integers(0, 15, 70).tolist(), random.integers(0, 20, 200).tolist()
     how: How = HOWS[seed % 4]
-    stream, batches, at = stream_of(tuples), [], 0
-    while at < len(tuples):
-        batches.append(stream.slice(at, int(random.integers(0, 20))))
-        at += batches[-1].num_rows
+    batches = cut_at_random(stream_of(tuples), random)
     join = HybridJoin(relation_of(keys, 3), spec_of(how), Budget("24k"), buffer_pages=int(random.integers(1, 6)))
     assert rows_of(joined(join, batches, steps_per_batch=int(random.integers(0, 3)))) == expected(tuples, keys, how)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.joins.examples import HOWS, cut, expected, joined, relation_of, rows_of, spec_of, stream_of
+from tests.relations.stored_tables import stored
 
 from millrace.core.budget import Budget
 from millrace.core.drive import total
@@ -104,8 +105,7 @@ def test_pages_used_in_place_are_counted_as_if_each_were_read(tmp_path: Path, ho
 
 
 def test_without_a_pool_a_step_reads_for_several_tuples_and_each_read_is_its_own(tmp_path: Path) -> None:
-    version = build_table(tmp_path, pa.table({"id": range(3000), "row": range(3000)}), "id", page_bytes=4096)
-    relation = StoredRelation(tmp_path, version, "direct")
+    relation = stored(tmp_path, pa.table({"id": range(3000), "row": range(3000)}), mode="direct")
     join = IndexNestedLoopJoin(relation, spec_of(), Budget("256k"), tuples_per_step=None)
     tuples = [5, 5, 2999, 5, 2998, 1500, 5]
     steps = joined(join, [stream_of(tuples)])
@@ -168,8 +168,7 @@ def test_the_budget_that_a_pool_asks_for_is_enough_and_no_more() -> None:
 @pytest.mark.parametrize("mode", ["direct", "buffered", "mmap"])
 def test_a_stored_table_is_served_through_the_pool(tmp_path: Path, mode: str) -> None:
     keys = [key for key in range(0, 4000, 2) for _ in range(1 + 90 * (key % 500 == 0))]
-    version = build_table(tmp_path, pa.table({"id": keys, "row": range(len(keys))}), "id", page_bytes=4096, shards=2)
-    relation = StoredRelation(tmp_path, version, mode)  # type: ignore[arg-type]
+    relation = stored(tmp_path, pa.table({"id": keys, "row": range(len(keys))}), mode=mode, shards=2)  # type: ignore[arg-type]
     join = IndexNestedLoopJoin(relation, spec_of(), Budget("200k"), tuples_per_step=None, pool_bytes=40_000)
     assert join.pool_pages == (0 if mode == "mmap" else 9)
     tuples = [(37 * n * n) % 4100 for n in range(800)]

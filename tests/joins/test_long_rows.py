@@ -9,15 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.joins.examples import HOWS, joined
+from tests.relations.stored_tables import stored
 
 from millrace.catalog import ALGORITHMS, make_join
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError
 from millrace.core.protocols import How, JoinSpec, Relation
-from millrace.relations.build import build_table
-from millrace.relations.folder import read_versions
 from millrace.relations.memory import MemoryRelation
-from millrace.relations.stored import StoredRelation
 
 LONG = 20_000
 MEMORY = 2 << 20
@@ -72,17 +70,13 @@ def test_a_long_row_that_many_want_is_put_out_in_portions(name: str, how: How) -
 @pytest.mark.parametrize("mode", ["mmap", "buffered"])
 @pytest.mark.parametrize("name", NAMES)
 def test_long_rows_of_a_stored_table_and_of_the_stream_are_put_out_in_portions(name: str, mode: str, tmp_path: Path) -> None:
-    build_table(tmp_path, rows(2), "id", page_bytes=4096)
-    (version,) = read_versions(tmp_path)
-    relation = StoredRelation(tmp_path, version, mode)  # type: ignore[arg-type]
+    relation = stored(tmp_path, rows(2), mode=mode)  # type: ignore[arg-type]
     check(relation, rows(2), name, "left", ("text", "list"), stream(200, long=True))
     relation.close()
 
 
 def test_whoever_holds_short_rows_holds_no_room_for_long_ones(tmp_path: Path) -> None:
-    build_table(tmp_path, rows(), "id", page_bytes=4096)
-    (version,) = read_versions(tmp_path)
-    relation = StoredRelation(tmp_path, version, "mmap")
+    relation = stored(tmp_path, rows())
     relation.touch(np.arange(relation.pages))
     whole = relation.whole()
     assert whole.take(np.full(90, 7), ["text"], 1 << 22).num_rows == 90

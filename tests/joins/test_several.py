@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.joins.examples import HOWS, cut, joined, rows_of
+from tests.relations.stored_tables import stored
 
 import millrace as mr
 from millrace.catalog import TableLookup, make_lookups
@@ -19,11 +20,8 @@ from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.protocols import How
 from millrace.joins.several import Several
-from millrace.relations.build import build_table
 from millrace.relations.files import ReadMode
-from millrace.relations.folder import read_versions
 from millrace.relations.memory import MemoryRelation
-from millrace.relations.stored import StoredRelation
 
 KEYS = st.lists(st.none() | st.integers(0, 5), max_size=14)
 Row = dict[str, Any]
@@ -154,8 +152,7 @@ def test_joins_may_take_turns_with_one_table(tmp_path: Path, strategy: str, mode
     """What one of them reads must not touch the pages that the other is at: keys with many rows are put out in portions."""
     keys = [key for key in range(40) for _ in range(20)]
     numbers = list(range(len(keys)))
-    build_table(tmp_path, pa.table({"id": keys, "a": numbers, "b": numbers}), "id", page_bytes=4096)
-    table = StoredRelation(tmp_path, read_versions(tmp_path)[-1], mode)
+    table = stored(tmp_path, pa.table({"id": keys, "a": numbers, "b": numbers}), mode=mode)
     one, two = [n % 45 for n in range(60)], [n * 7 % 45 for n in range(60)]
     rows = stream(one, two)
     lookups = [

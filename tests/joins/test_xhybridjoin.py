@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.joins.examples import HOWS, cut, drained, expected, joined, relation_of, rows_of, spec_of, stream_of
+from tests.relations.stored_tables import stored
 
 from millrace.checks import InPlace
 from millrace.core.budget import Budget
@@ -18,9 +19,7 @@ from millrace.core.protocols import How, JoinSpec
 from millrace.core.unitcosts import UnitCosts
 from millrace.joins.hybridjoin import HybridJoin
 from millrace.joins.xhybridjoin import XHybridJoin
-from millrace.relations.build import build_table
 from millrace.relations.memory import MemoryRelation
-from millrace.relations.stored import StoredRelation
 
 EVEN = [2 * i for i in range(12)]  # unique; pages of 2: 0 2 | 4 6 | 8 10 | 12 14 | 16 18 | 20 22
 RUNS = [0, 1, 1, 1, 1, 1, 2, 3, 4, 4, 4, 5]  # pages of 2: 0 1 | 1 1 | 1 1 | 2 3 | 4 4 | 4 5
@@ -187,8 +186,7 @@ def test_a_stored_table_in_the_order_of_counts_is_served_by_its_index(tmp_path: 
     keys = [key for key in range(3000) for _ in range(copies if key % 100 == 0 else 1)]
     table = pa.table({"id": keys, "row": range(len(keys)), "text": ["t" * (n % 30) for n in range(len(keys))]})
     counts = pa.table({"id": range(3000), "count": [1e9 / (1 + (key * 7) % 3000) for key in range(3000)]})
-    version = build_table(tmp_path, table, "id", layout="frequency", page_bytes=4096, counts=counts, shards=3)
-    relation = StoredRelation(tmp_path, version, mode)  # type: ignore[arg-type]
+    relation = stored(tmp_path, table, mode=mode, layout="frequency", counts=counts, shards=3)  # type: ignore[arg-type]
     spec = JoinSpec(stream_of([]).schema, (("key", "id"),), "left", ("event",), ("row",))
     join = XHybridJoin(relation, spec, Budget("400k"), pinned_pages=10, buffer_pages=3)
     ranks = (np.random.default_rng(1).zipf(1.3, 2000) - 1) % 3500

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.relations.stored_tables import newest, stored
 
 from millrace.cli.tables import verify_version
 from millrace.core.budget import Budget
@@ -49,16 +50,12 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder, rows, counts
 
 
-def _open(folder: Path, mode: ReadMode = "buffered") -> StoredRelation:
-    return StoredRelation(folder, read_versions(folder)[-1], mode)
-
-
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_every_row_is_there_once_and_keys_that_are_wanted_more_come_first(
     table: tuple[Path, pa.Table, pa.Table], mode: ReadMode
 ) -> None:
     folder, rows, counts = table
-    relation = _open(folder, mode)
+    relation = newest(folder, mode)
     run = relation.read(0, relation.pages)
     assert run.take(np.arange(run.rows), rows.schema.names).to_pylist() != rows.to_pylist()
     got = pa.Table.from_batches([run.take(np.arange(run.rows), rows.schema.names)])
@@ -78,7 +75,7 @@ def test_every_row_is_there_once_and_keys_that_are_wanted_more_come_first(
 def test_every_key_is_found_where_the_index_says_and_no_other(
     table: tuple[Path, pa.Table, pa.Table], mode: ReadMode, hot_keys: int
 ) -> None:
-    relation = _open(table[0], mode)
+    relation = newest(table[0], mode)
     index = relation.disk_index
     assert index is not None
     run = relation.read(0, relation.pages)
@@ -96,7 +93,7 @@ def test_every_key_is_found_where_the_index_says_and_no_other(
 
 
 def test_hot_keys_are_those_of_the_first_pages_and_cost_no_read(table: tuple[Path, pa.Table, pa.Table]) -> None:
-    relation = _open(table[0])
+    relation = newest(table[0])
     index = relation.disk_index
     assert index is not None
     hot = np.unique(relation.read(0, 2).codes)
@@ -113,7 +110,7 @@ def test_hot_keys_are_those_of_the_first_pages_and_cost_no_read(table: tuple[Pat
 
 
 def test_blocks_of_a_batch_are_read_once_in_order_and_neighbours_together(table: tuple[Path, pa.Table, pa.Table]) -> None:
-    relation = _open(table[0])
+    relation = newest(table[0])
     index = relation.disk_index
     assert index is not None
     blocks = index.info.blocks
@@ -130,7 +127,7 @@ def test_blocks_of_a_batch_are_read_once_in_order_and_neighbours_together(table:
 
 
 def test_what_the_index_holds_is_in_the_budget(table: tuple[Path, pa.Table, pa.Table]) -> None:
-    index = _open(table[0]).disk_index
+    index = newest(table[0]).disk_index
     assert index is not None
     for hot_keys in (0, 3, 100, index.hot_keys):
         budget = Budget("4m")
@@ -150,12 +147,12 @@ def test_a_damaged_block_is_an_error_that_names_it_and_never_a_miss(
     path = folder / "v000001" / "keys.index"
     version = read_versions(folder)[-1]
     assert version.key_index is not None
-    firsts = _open(folder).disk_index.firsts  # type: ignore[union-attr]
+    firsts = newest(folder).disk_index.firsts  # type: ignore[union-attr]
     data = bytearray(path.read_bytes())
     for block in (1, version.key_index.blocks):  # an ordinary one, and the first hot one
         data[block * BLOCK_BYTES + 100] ^= 1
     path.write_bytes(data)
-    relation = _open(folder, mode)
+    relation = newest(folder, mode)
     with pytest.raises(DamagedTableError, match=r"block 1 of .*keys\.index is damaged .*build the table again"):
         relation.locate(firsts[[1]])
     assert relation.locate(firsts[[0]]).last.tolist() >= [0]
@@ -188,7 +185,7 @@ def test_files_of_the_index_are_looked_at_when_a_table_is_opened(
         assert verify_version(folder, read_versions(folder)[-1], lambda pages: None)
         return
     with pytest.raises(TableError, match=name.replace(".", r"\.")):
-        _open(folder)
+        newest(folder)
     assert verify_version(folder, read_versions(folder)[-1], lambda pages: None)
 
 
@@ -231,8 +228,7 @@ def test_an_index_that_is_merged_in_pieces_is_the_same(tmp_path: Path, monkeypat
 def test_composite_and_text_keys_are_hashed_and_their_counts_found(tmp_path: Path) -> None:
     rows = pa.table({"shop": [f"s{n % 7}" for n in range(700)], "id": [n // 7 for n in range(700)], "row": range(700)})
     counts = pa.table({"shop": ["s3", "s5", None], "count": [5, 9, 1000], "id": pa.array([50, 60, 3], pa.int16())})
-    version = build_table(tmp_path, rows, ["shop", "id"], layout="frequency", page_bytes=4096, counts=counts)
-    relation = StoredRelation(tmp_path, version)
+    relation = stored(tmp_path, rows, ["shop", "id"], layout="frequency", counts=counts)
     assert not relation.codec.exact
     codes = relation.codec.encode([pa.array(["s5", "s3", "s0"]), pa.array([60, 50, 99])]).codes
     runs = relation.locate(codes)

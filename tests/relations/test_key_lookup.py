@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.relations.stored_tables import newest, stored
 
 from millrace.core.errors import DamagedTableError
 from millrace.core.ledger import Ledger
@@ -23,7 +24,7 @@ def relation(folder: Path, keys: pa.Array, key: str | list[str] = "id", **option
     table = pa.table(
         {"id": keys, "n": pa.array(numbers, pa.int32()), "name": names, "shop": pa.array([n % 3 for n in numbers])}
     )
-    return StoredRelation(folder, build_table(folder, table, key, page_bytes=4096, shards=2, **options), "mmap")  # type: ignore[arg-type]
+    return stored(folder, table, key, shards=2, **options)
 
 
 @pytest.mark.parametrize("layout", ["key", "hash"])
@@ -87,16 +88,13 @@ def test_a_damaged_page_is_never_a_miss(tmp_path: Path) -> None:
     data = bytearray(shard.read_bytes())
     data[9000] ^= 1
     shard.write_bytes(data)
-    from millrace.relations.folder import read_versions
-
-    table = StoredRelation(folder, read_versions(folder)[-1], "mmap")
+    table = newest(folder, "mmap")
     with pytest.raises(DamagedTableError, match=r"page 2 of .* is damaged"):
         InPlace(table, []).look_up([pa.array(range(ROWS))])
 
 
 def test_a_table_of_keys_only_is_found_too(tmp_path: Path) -> None:
-    version = build_table(tmp_path / "t", pa.table({"id": pa.array(range(ROWS), pa.int64())}), "id", page_bytes=4096)
-    table = StoredRelation(tmp_path / "t", version, "mmap")
+    table = stored(tmp_path / "t", pa.table({"id": pa.array(range(ROWS), pa.int64())}))
     answer = InPlace(table, ["id"]).look_up([pa.array([3, -1, ROWS - 1, ROWS])])
     assert answer.counts.matched == 2
     assert answer.columns[0].to_pylist() == [3, None, ROWS - 1, None]

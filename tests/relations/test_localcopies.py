@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.relations.stored_tables import newest
 
 from millrace.core.budget import Budget
 from millrace.core.errors import DamagedTableError, TableError
@@ -30,10 +31,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shared") / "t"
     build_table(folder, ROWS, "id", page_bytes=4096, shards=3)
     return folder
-
-
-def _open(table: Path, mode: ReadMode, copies: LocalCopies) -> StoredRelation:
-    return StoredRelation(table, read_versions(table)[-1], mode, copies)
 
 
 def _all_rows(relation: StoredRelation) -> pa.Table:
@@ -66,12 +63,12 @@ def _get(copies: LocalCopies, name: str, size: int = SIZE) -> LocalCopy | None:
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_rows_come_from_the_copies_and_are_the_same(table: Path, tmp_path: Path, mode: ReadMode) -> None:
     version = read_versions(table)[-1]
-    relation = _open(table, mode, LocalCopies(tmp_path))
+    relation = newest(table, mode, LocalCopies(tmp_path))
     assert _kept(tmp_path) == []  # opening a table uses no shard
     assert _all_rows(relation).equals(ROWS)
     assert _kept(tmp_path) == _names(version)
     assert relation.take_io_counts()["copied_bytes"] == version.bytes
-    again = _open(table, mode, LocalCopies(tmp_path))
+    again = newest(table, mode, LocalCopies(tmp_path))
     assert _all_rows(again).equals(ROWS)
     assert again.take_io_counts()["copied_bytes"] == 0
     opened = {os.readlink(f"/proc/self/fd/{file.descriptor}") for file in again.shard_files.files}
@@ -81,7 +78,7 @@ def test_rows_come_from_the_copies_and_are_the_same(table: Path, tmp_path: Path,
 
 
 def test_only_shards_that_are_used_are_copied(table: Path, tmp_path: Path) -> None:
-    relation = _open(table, "mmap", LocalCopies(tmp_path))
+    relation = newest(table, "mmap", LocalCopies(tmp_path))
     run = relation.read(relation.pages - 1, 1)
     assert run.take(np.array([run.rows - 1]), ["v"]).column(0).to_pylist() == ["value 5999"]
     assert len(_kept(tmp_path)) == 1
@@ -93,7 +90,7 @@ def test_only_shards_that_are_used_are_copied(table: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_a_damaged_shard_is_named_with_its_page_and_leaves_no_copy(tmp_path: Path, mode: ReadMode) -> None:
     build_table(tmp_path / "t", ROWS, "id", page_bytes=4096, shards=3)
-    relation = _open(tmp_path / "t", mode, LocalCopies(tmp_path / "local"))
+    relation = newest(tmp_path / "t", mode, LocalCopies(tmp_path / "local"))
     page = 5 + int(np.searchsorted(relation.page_index.shards, 1))
     file = tmp_path / "t" / "v000001" / relation.version.shards[1].file
     with open(file, "r+b") as shard:
@@ -109,19 +106,19 @@ def test_a_damaged_shard_is_named_with_its_page_and_leaves_no_copy(tmp_path: Pat
 
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_a_copy_that_went_bad_is_removed_and_made_again(table: Path, tmp_path: Path, mode: ReadMode) -> None:
-    first = _open(table, mode, LocalCopies(tmp_path))
+    first = newest(table, mode, LocalCopies(tmp_path))
     _all_rows(first)
     first.close()
     bad = tmp_path / _names(first.version)[2]
     with open(bad, "r+b") as copy:
         copy.seek(100)
         copy.write(b"\xff\xfe\xfd")
-    second = _open(table, mode, LocalCopies(tmp_path))
+    second = newest(table, mode, LocalCopies(tmp_path))
     with pytest.raises(DamagedTableError, match=f"page 0 of {bad} is damaged.*has been removed.*check the local disk"):
         _all_rows(second)
     assert not bad.exists()
     second.close()
-    third = _open(table, mode, LocalCopies(tmp_path))
+    third = newest(table, mode, LocalCopies(tmp_path))
     assert _all_rows(third).equals(ROWS)
     assert third.take_io_counts()["copied_bytes"] == third.version.shards[2].bytes
     third.close()
@@ -130,7 +127,7 @@ def test_a_copy_that_went_bad_is_removed_and_made_again(table: Path, tmp_path: P
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_a_shard_without_room_is_read_where_it_is_and_counted(table: Path, tmp_path: Path, mode: ReadMode) -> None:
     sizes = [shard.bytes for shard in read_versions(table)[-1].shards]
-    relation = _open(table, mode, LocalCopies(tmp_path, sizes[0] + sizes[1]))
+    relation = newest(table, mode, LocalCopies(tmp_path, sizes[0] + sizes[1]))
     assert _all_rows(relation).equals(ROWS)
     assert _kept(tmp_path) == _names(relation.version)[:2]  # in use, so not in the way of the third
     counts = relation.take_io_counts()
@@ -144,7 +141,7 @@ def test_a_shard_without_room_is_made_local_when_there_is_some_again(table: Path
     sizes = [shard.bytes for shard in read_versions(table)[-1].shards]
     other = _get(LocalCopies(tmp_path), "other")
     assert other is not None
-    relation = _open(table, mode, LocalCopies(tmp_path, sum(sizes)))
+    relation = newest(table, mode, LocalCopies(tmp_path, sum(sizes)))
     for closed in (False, True):
         if closed:
             other.close()
@@ -173,7 +170,7 @@ def _located(relation: StoredRelation) -> int:
 
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_the_key_index_is_made_local_when_it_is_first_used(frequency_table: Path, tmp_path: Path, mode: ReadMode) -> None:
-    relation = _open(frequency_table, mode, LocalCopies(tmp_path))
+    relation = newest(frequency_table, mode, LocalCopies(tmp_path))
     info = relation.version.key_index
     assert info is not None
     assert _kept(tmp_path) == []
@@ -182,25 +179,25 @@ def test_the_key_index_is_made_local_when_it_is_first_used(frequency_table: Path
     assert (tmp_path / f"{info.checksum}-keys.index").read_bytes() == next(frequency_table.rglob("keys.index")).read_bytes()
     assert relation.take_io_counts()["copied_bytes"] == info.bytes
     assert relation.take_io_counts()["copied_bytes"] == 0
-    again = _open(frequency_table, mode, LocalCopies(tmp_path))
+    again = newest(frequency_table, mode, LocalCopies(tmp_path))
     assert (_located(again), again.take_io_counts()["copied_bytes"]) == (6000, 0)
     again.close(), relation.close()
 
 
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_a_copy_of_the_key_index_that_went_bad_is_made_again(frequency_table: Path, tmp_path: Path, mode: ReadMode) -> None:
-    first = _open(frequency_table, mode, LocalCopies(tmp_path))
+    first = newest(frequency_table, mode, LocalCopies(tmp_path))
     _located(first)
     first.close()
     (bad,) = tmp_path.glob("*-keys.index")
     with open(bad, "r+b") as copy:
         copy.seek(100)
         copy.write(b"\xff\xfe\xfd")
-    second = _open(frequency_table, mode, LocalCopies(tmp_path))
+    second = newest(frequency_table, mode, LocalCopies(tmp_path))
     with pytest.raises(DamagedTableError, match=f"block 0 of {bad} is damaged.*has been removed.*check the local disk"):
         _located(second)
     second.close()
-    third = _open(frequency_table, mode, LocalCopies(tmp_path))
+    third = newest(frequency_table, mode, LocalCopies(tmp_path))
     assert _located(third) == 6000
     third.close()
 
@@ -213,7 +210,7 @@ def test_a_key_index_without_room_is_used_where_it_is_until_there_is(
     assert other is not None
     info = read_versions(frequency_table)[-1].key_index
     assert info is not None
-    relation = _open(frequency_table, mode, LocalCopies(tmp_path, info.bytes))
+    relation = newest(frequency_table, mode, LocalCopies(tmp_path, info.bytes))
     assert _located(relation) == 6000
     assert relation.take_io_counts()["remote_shards"] == 1
     other.close()
@@ -229,7 +226,7 @@ def test_pages_of_a_copy_are_checked_though_those_of_the_shard_were(table: Path,
     limit = sum(shard.bytes for shard in read_versions(table)[-1].shards)
     other = _get(LocalCopies(tmp_path), "other")
     assert other is not None
-    first, second = (_open(table, mode, LocalCopies(tmp_path, limit)) for _ in range(2))
+    first, second = (newest(table, mode, LocalCopies(tmp_path, limit)) for _ in range(2))
     assert _all_rows(first).equals(ROWS)
     assert first.take_io_counts()["remote_shards"] == 1
     other.close()
@@ -248,10 +245,10 @@ def test_pages_of_a_copy_are_checked_though_those_of_the_shard_were(table: Path,
 def test_a_copy_that_changed_is_told_and_one_that_others_use_has_not(
     frequency_table: Path, tmp_path: Path, mode: ReadMode
 ) -> None:
-    relation = _open(frequency_table, mode, LocalCopies(tmp_path))
+    relation = newest(frequency_table, mode, LocalCopies(tmp_path))
     assert (_located(relation), _all_rows(relation).num_rows) == (6000, 6000)
     for _ in range(2):
-        other = _open(frequency_table, mode, LocalCopies(tmp_path))
+        other = newest(frequency_table, mode, LocalCopies(tmp_path))
         assert (_located(other), _all_rows(other).num_rows) == (6000, 6000)
         assert relation.changed() is None
         other.close()
@@ -263,11 +260,11 @@ def test_a_copy_that_changed_is_told_and_one_that_others_use_has_not(
         os.utime(tmp_path / name, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert relation.changed() == tmp_path / name
         relation.close()
-        relation = _open(frequency_table, mode, LocalCopies(tmp_path))
+        relation = newest(frequency_table, mode, LocalCopies(tmp_path))
         with pytest.raises(DamagedTableError, match=f" 0 of {tmp_path / name} is damaged.*the next task makes another"):
             _located(relation), _all_rows(relation)
         relation.close()
-        relation = _open(frequency_table, mode, LocalCopies(tmp_path))
+        relation = newest(frequency_table, mode, LocalCopies(tmp_path))
         assert (_located(relation), _all_rows(relation).num_rows) == (6000, 6000)
     relation.close()
 
@@ -276,7 +273,7 @@ def test_a_table_built_anew_under_the_same_names_is_copied_anew(tmp_path: Path) 
     for value in ("first", "second"):
         folder = tmp_path / value
         build_table(folder, pa.table({"id": pa.array(range(50), pa.int64()), "v": [value] * 50}), "id")
-        relation = _open(folder, "mmap", LocalCopies(tmp_path / "local"))
+        relation = newest(folder, "mmap", LocalCopies(tmp_path / "local"))
         assert set(_all_rows(relation)["v"].to_pylist()) == {value}
         relation.close()
     assert len(_kept(tmp_path / "local")) == 2

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.joins.examples import joined
+from tests.relations.stored_tables import newest, stored
 
 import millrace as mr
 from millrace.catalog import make_join
@@ -22,15 +23,12 @@ from millrace.core.conditions import CLOSED, Between
 from millrace.core.errors import SchemaError
 from millrace.core.protocols import JoinSpec
 from millrace.relations import range_lookup as ranges_module
-from millrace.relations.build import build_table
-from millrace.relations.folder import read_versions
 from millrace.relations.range_lookup import RangesInPlace, serves
 from millrace.relations.stored import StoredRelation
 
 
 def opened(folder: Path, rows: pa.Table) -> StoredRelation:
-    build_table(folder, rows, "low", page_bytes=4096)
-    return StoredRelation(folder, read_versions(folder)[-1], "mmap")
+    return stored(folder, rows, "low")
 
 
 def table(bounds: list[tuple[int, int | None]]) -> pa.Table:
@@ -274,8 +272,7 @@ def test_an_endless_range_is_not_looked_up_beside_one_at_the_end_of_all_numbers(
 def test_tables_in_the_order_of_use_and_ranges_of_one_column_are_scanned(tmp_path: Path) -> None:
     rows = table([(10 * i, 10 * i + 5) for i in range(50)])
     counts = pa.table({"low": rows["low"], "count": pa.array(range(50, 0, -1))})  # the order of use is that of the keys
-    build_table(tmp_path / "used", rows, "low", layout="frequency", counts=counts, page_bytes=4096)
-    by_use = StoredRelation(tmp_path / "used", read_versions(tmp_path / "used")[-1], "mmap")
+    by_use = stored(tmp_path / "used", rows, "low", layout="frequency", counts=counts)
     assert not serves(by_use, mr.between("x", "low", "high"), pa.int64())
     assert not serves(opened(tmp_path / "own", rows), mr.between("x", "low", "low"), pa.int64())
 
@@ -304,13 +301,11 @@ def test_an_open_range_must_be_the_last(tmp_path: Path) -> None:
 
 def test_only_tables_sorted_by_the_beginning_serve(tmp_path: Path) -> None:
     rows = table([(0, 1), (5, 9)])
-    build_table(tmp_path / "hash", rows, "low", layout="hash")
-    hashed = StoredRelation(tmp_path / "hash", read_versions(tmp_path / "hash")[-1], "mmap")
+    hashed = stored(tmp_path / "hash", rows, "low", layout="hash")
     assert not serves(hashed, mr.between("x", "low", "high"), pa.int64())
-    build_table(tmp_path / "high", rows, "high")
-    other = StoredRelation(tmp_path / "high", read_versions(tmp_path / "high")[-1], "mmap")
+    other = stored(tmp_path / "high", rows, "high")
     assert not serves(other, mr.between("x", "low", "high"), pa.int64())
-    read = StoredRelation(tmp_path / "high", read_versions(tmp_path / "high")[-1], "buffered")
+    read = newest(tmp_path / "high", "buffered")
     assert not serves(read, mr.between("x", "high", "low"), pa.int64())
     relation = opened(tmp_path / "own", rows)
     assert not serves(relation, mr.between("x", "low", "high"), pa.date32())

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.relations.stored_tables import flip_bit, newest
 
 from millrace.core.errors import DamagedTableError, ParameterError, TableError
 from millrace.relations.build import build_table
 from millrace.relations.shard import ALIGNMENT
-from millrace.relations.stored import READ_MODES, ReadMode, StoredRelation
+from millrace.relations.stored import READ_MODES, ReadMode
 
 COUNT = 3000
 
@@ -64,15 +65,9 @@ def _copy(table: Path, target: Path) -> Path:
     return target
 
 
-def _open(folder: Path, mode: ReadMode) -> StoredRelation:
-    from millrace.relations.folder import read_versions
-
-    return StoredRelation(folder, read_versions(folder)[-1], mode)
-
-
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_a_scan_gives_every_row_once_in_key_order(table: Path, mode: ReadMode) -> None:
-    relation = _open(table, mode)
+    relation = newest(table, mode)
     parts, codes = [], []
     for first in range(0, relation.pages, 7):
         run = relation.read(first, min(7, relation.pages - first))
@@ -87,7 +82,7 @@ def test_a_scan_gives_every_row_once_in_key_order(table: Path, mode: ReadMode) -
 
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_rows_are_taken_from_any_page_in_any_order(table: Path, mode: ReadMode) -> None:
-    relation = _open(table, mode)
+    relation = newest(table, mode)
     expected = _rows()
     expected = expected.take(pa.array(np.argsort(expected["id"].to_numpy(), kind="stable"))).combine_chunks()
     starts = np.concatenate(([0], np.cumsum(relation.page_index.rows)))
@@ -103,7 +98,7 @@ def test_rows_are_taken_from_any_page_in_any_order(table: Path, mode: ReadMode) 
 
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_every_key_is_found_where_the_index_says_and_no_other(table: Path, mode: ReadMode) -> None:
-    relation = _open(table, mode)
+    relation = newest(table, mode)
     keys = _rows()["id"].to_numpy()
     wanted = np.unique(np.concatenate((keys, [-5, 501, COUNT + 9, -(2**63), 2**63 - 1])))
     runs = relation.locate(wanted)
@@ -116,7 +111,7 @@ def test_every_key_is_found_where_the_index_says_and_no_other(table: Path, mode:
 
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_reads_are_counted(table: Path, mode: ReadMode) -> None:
-    relation = _open(table, mode)
+    relation = newest(table, mode)
     relation.read_many(np.array([0, 5]), np.array([2, 1]))
     counts = relation.take_io_counts()
     assert counts["disk_reads"] == (3 if mode == "mmap" else 2)
@@ -127,7 +122,7 @@ def test_reads_are_counted(table: Path, mode: ReadMode) -> None:
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_an_empty_table_has_no_pages_and_no_keys(tmp_path: Path, mode: ReadMode) -> None:
     build_table(tmp_path, _rows().slice(0, 0), "id")
-    relation = _open(tmp_path, mode)
+    relation = newest(tmp_path, mode)
     assert (relation.rows, relation.pages, relation.unique) == (0, 0, True)
     runs = relation.locate(np.array([0, 1]))
     assert (runs.last < runs.first).all()
@@ -138,26 +133,26 @@ def test_an_empty_table_has_no_pages_and_no_keys(tmp_path: Path, mode: ReadMode)
 @pytest.mark.parametrize("mode", READ_MODES)
 def test_a_damaged_page_is_named_and_never_read_as_a_miss(table: Path, tmp_path: Path, mode: ReadMode) -> None:
     folder = _copy(table, tmp_path / "t")
-    whole = _open(folder, "buffered")
+    whole = newest(folder, "buffered")
     rng = random.Random(3)
     for page in (0, 1, whole.pages // 2, whole.pages - 1):
         shard = int(whole.page_index.shards[page])
         inside = page - int(np.searchsorted(whole.page_index.shards, shard))
         file = folder / "v000001" / whole.version.shards[shard].file
         for place in (0, int(whole.page_index.sizes[page]) - 1, rng.randrange(int(whole.page_index.sizes[page]))):
-            _flip(file, int(whole.page_index.offsets[page]) + place)
-            relation = _open(folder, mode)
+            flip_bit(file, int(whole.page_index.offsets[page]) + place)
+            relation = newest(folder, mode)
             with pytest.raises(DamagedTableError, match=f"page {inside} of .*{file.name} is damaged"):
                 relation.read(page, 1)
             with pytest.raises(DamagedTableError, match=f"page {inside} of "):  # and again: it does not pass for checked
                 relation.read_many(np.array([page]), np.array([1]))
-            _flip(file, int(whole.page_index.offsets[page]) + place)
-            assert _open(folder, mode).read(page, 1).rows > 0
+            flip_bit(file, int(whole.page_index.offsets[page]) + place)
+            assert newest(folder, mode).read(page, 1).rows > 0
 
 
 def test_pages_in_place_are_checked_ahead_and_a_damaged_one_is_left_for_whoever_needs_it(table: Path, tmp_path: Path) -> None:
     copy = _copy(table, tmp_path / "copy")
-    relation = _open(copy, "mmap")
+    relation = newest(copy, "mmap")
     last = relation.pages - 1
     file = relation.shard_files.files[int(relation.page_index.shards[last])].path
     relation.close()
@@ -166,7 +161,7 @@ def test_pages_in_place_are_checked_ahead_and_a_damaged_one_is_left_for_whoever_
         byte = opened.read(1)
         opened.seek(int(relation.page_index.offsets[last]))
         opened.write(bytes([byte[0] ^ 1]))
-    relation = _open(copy, "mmap")
+    relation = newest(copy, "mmap")
     relation.touch(np.arange(last // 2 + 1))
     assert relation.take_io_counts()["disk_reads"] == last // 2 + 1
     assert relation.mapped_pages.checked[:last].all()
@@ -185,7 +180,7 @@ def test_shards_that_changed_places_are_damaged(tmp_path: Path, mode: ReadMode) 
     os.rename(other, one)
     os.rename(tmp_path / "x", other)
     with pytest.raises(DamagedTableError, match="page 0 of "):
-        _open(tmp_path, mode).read(0, 1)
+        newest(tmp_path, mode).read(0, 1)
 
 
 @pytest.mark.parametrize("mode", READ_MODES)
@@ -196,17 +191,17 @@ def test_a_shard_that_was_cut_or_grew_or_vanished_is_named_at_once(table: Path, 
     for changed in (data[:-ALIGNMENT], data[:-1], b"", data + b"\0"):
         file.write_bytes(changed)
         with pytest.raises(DamagedTableError, match=f"{file.name} has {len(changed)} bytes and should have {len(data)}"):
-            _open(folder, mode)
+            newest(folder, mode)
     file.unlink()
     with pytest.raises(TableError, match=f"{file.name} is missing"):
-        _open(folder, mode)
+        newest(folder, mode)
 
 
 @pytest.mark.parametrize("mode", ["direct", "buffered"])
 @pytest.mark.parametrize("left", [ALIGNMENT, ALIGNMENT + 100, -100])
 def test_a_shard_that_is_cut_while_it_is_read_is_an_error(table: Path, tmp_path: Path, mode: ReadMode, left: int) -> None:
     folder = _copy(table, tmp_path / "t")
-    relation = _open(folder, mode)
+    relation = newest(folder, mode)
     for shard in relation.version.shards:
         os.truncate(folder / "v000001" / shard.file, left if left > 0 else shard.bytes + left)
     inside = relation.version.shards[-1].pages - 1
@@ -217,7 +212,7 @@ def test_a_shard_that_is_cut_while_it_is_read_is_an_error(table: Path, tmp_path:
 def _overwrite(file: Path) -> None:
     """Other bytes, the old time."""
     before = file.stat()
-    _flip(file, before.st_size // 2)
+    flip_bit(file, before.st_size // 2)
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert file.stat().st_mtime_ns == before.st_mtime_ns
 
@@ -245,7 +240,7 @@ def test_a_file_that_changed_after_it_was_opened_is_told(
     for name in sorted(name for name in names if name.endswith((".pages", ".arrow", ".index"))):
         folder = _copy(tmp_path / "v000001", tmp_path / "copy" / "v000001").parent
         (folder / "manifest.json").write_bytes((tmp_path / "manifest.json").read_bytes())
-        relation = _open(folder, mode)
+        relation = newest(folder, mode)
         relation.read(0, relation.pages)
         relation.locate(np.arange(COUNT))
         assert relation.changed() is None
@@ -260,7 +255,7 @@ def test_files_are_closed_when_one_of_them_can_not_be_opened(table: Path, tmp_pa
     *_, last = sorted((folder / "v000001").glob("shard-*"))
     _cut(last)
     with pytest.raises(DamagedTableError, match=f"{last.name} has "):
-        _open(folder, "mmap")
+        newest(folder, "mmap")
     opened = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
     assert [path for path in opened if path.startswith(f"{folder}/") and "shard-" in path] == []
 
@@ -270,24 +265,24 @@ def test_no_damaged_byte_of_the_index_goes_unnoticed(table: Path, tmp_path: Path
     path = folder / "v000001" / "index.arrow"
     data = path.read_bytes()
     for place in (0, 1, len(data) // 3, len(data) // 2, len(data) - 1, *range(8, len(data), len(data) // 50)):
-        _flip(path, place)
+        flip_bit(path, place)
         with pytest.raises(DamagedTableError, match=r"index\.arrow"):
-            _open(folder, "buffered")
-        _flip(path, place)
+            newest(folder, "buffered")
+        flip_bit(path, place)
     for changed in (data[:-1], data[: len(data) // 2], b"", data + b"x"):
         path.write_bytes(changed)
         with pytest.raises(DamagedTableError, match=r"index\.arrow"):
-            _open(folder, "mmap")
+            newest(folder, "mmap")
     path.unlink()
     with pytest.raises(TableError, match=r"index\.arrow is missing"):
-        _open(folder, "direct")
+        newest(folder, "direct")
 
 
 def test_pages_stay_near_the_size_that_was_asked_for_when_later_rows_are_longer(tmp_path: Path) -> None:
     texts = ["x" if n < 20_000 else "y" * 20_000 for n in range(20_400)]
     version = build_table(tmp_path, pa.table({"id": range(20_400), "text": texts}), "id", page_bytes=65_536)
     assert version.page_bytes <= 4 * 65_536
-    relation = _open(tmp_path, "buffered")
+    relation = newest(tmp_path, "buffered")
     parts = [relation.read(page, 1) for page in (0, relation.pages - 1)]
     assert parts[-1].take(np.array([parts[-1].rows - 1]), ["text"]).to_pydict() == {"text": ["y" * 20_000]}
     runs = relation.locate(np.arange(20_400))
@@ -300,19 +295,11 @@ def test_a_row_longer_than_a_page_is_a_page(tmp_path: Path) -> None:
     rows = pa.table({"id": [1, 2, 3], "text": ["a", "b" * 100_000, "c"]})
     build_table(tmp_path, rows, "id", page_bytes=4096)
     for mode in READ_MODES:
-        relation = _open(tmp_path, mode)
+        relation = newest(tmp_path, mode)
         run = relation.read(0, relation.pages)
         assert run.take(np.arange(3), ["id", "text"]).to_pydict() == rows.to_pydict()
 
 
 def test_an_unknown_way_of_reading_is_refused(table: Path) -> None:
     with pytest.raises(ParameterError, match="read mode must be one of direct, buffered, mmap; got 'telepathy'"):
-        _open(table, "telepathy")  # type: ignore[arg-type]
-
-
-def _flip(path: Path, place: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(place)
-        byte = file.read(1)[0]
-        file.seek(place)
-        file.write(bytes([byte ^ 0x04]))
+        newest(table, "telepathy")  # type: ignore[arg-type]
