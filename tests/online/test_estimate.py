@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.relations.parquet_folders import parquet_folder
 
 import millrace as mr
 from millrace.core.errors import ParameterError, SpillError
@@ -198,17 +199,9 @@ def test_sums_of_nothing_are_null_and_counts_are_0() -> None:
 # --- inputs
 
 
-def _written(table: pa.Table, folder: Path, files: int = 3, rows: int = 500) -> Path:
-    folder.mkdir()
-    size = -(-table.num_rows // files)
-    for number in range(files):
-        pq.write_table(table.slice(number * size, size), folder / f"part-{number}.parquet", row_group_size=rows)
-    return folder
-
-
 def test_parquet_arrow_readers_and_duckdb_give_the_same_end(tmp_path: Path) -> None:
-    folder = _written(ITEMS, tmp_path / "items")
-    one = folder / "part-0.parquet"
+    folder = parquet_folder(tmp_path / "items", ITEMS, files=3, rows_per_group=500)
+    one = folder / "0.parquet"
     pq.write_table(ORDERS, tmp_path / "orders.parquet")
     spill = tmp_path / "spill"
     spill.mkdir()
@@ -229,8 +222,9 @@ def test_parquet_arrow_readers_and_duckdb_give_the_same_end(tmp_path: Path) -> N
 def test_tables_sorted_by_their_key_are_recognised(tmp_path: Path) -> None:
     """The worst case: blocks of either side meet one block of the other, or none."""
     keys = np.arange(60_000)
-    left = _written(pa.table({"k": keys}), tmp_path / "left", 2, 1000)
-    right = _written(pa.table({"k": keys, "v": np.ones(60_000)}), tmp_path / "right", 2, 1000)
+    left = parquet_folder(tmp_path / "left", pa.table({"k": keys}), files=2, rows_per_group=1000)
+    rows = pa.table({"k": keys, "v": np.ones(60_000)})
+    right = parquet_folder(tmp_path / "right", rows, files=2, rows_per_group=1000)
     made = held = 0
     for seed in range(20):
         with mr.estimate(left, right, on="k", s=mr.sum_("v"), memory="5m", every=0, threads=1, seed=seed) as run:
@@ -249,9 +243,11 @@ def test_blocks_that_differ_make_wider_intervals_and_the_report_says_so(tmp_path
     keys = np.arange(40_000)
     left = pa.table({"k": keys})
     values = np.repeat(random.normal(10, 5, 80), 500)  # each block has a mean of its own
-    sorted_right = _written(pa.table({"k": random.permutation(keys), "v": values}), tmp_path / "sorted", 2)
+    in_order = pa.table({"k": random.permutation(keys), "v": values})
+    sorted_right = parquet_folder(tmp_path / "sorted", in_order, files=2, rows_per_group=500)
     order = random.permutation(40_000)
-    mixed_right = _written(pa.table({"k": random.permutation(keys), "v": values[order]}), tmp_path / "mixed", 2)
+    shuffled = pa.table({"k": random.permutation(keys), "v": values[order]})
+    mixed_right = parquet_folder(tmp_path / "mixed", shuffled, files=2, rows_per_group=500)
     reports = {}
     for name, folder in (("sorted", sorted_right), ("mixed", mixed_right)):
         with mr.estimate(left, folder, on="k", s=mr.sum_("v"), memory="8m", every=0, threads=1) as run:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.relations.parquet_folders import parquet_folder
 
 import millrace as mr
 from millrace.core.errors import MillraceError, TableError
@@ -29,14 +30,6 @@ def _tables(rows: int = ROWS) -> tuple[pa.Table, pa.Table]:
     left = pa.table({"k": random.permutation(rows), "x": random.integers(0, 9, rows)})
     right = pa.table({"k": random.permutation(rows), "v": random.integers(0, 9, rows)})
     return left, right
-
-
-def _folder(table: pa.Table, path: Path, files: int = 8) -> Path:
-    path.mkdir()
-    size = -(-len(table) // files)
-    for number in range(files):
-        pq.write_table(table.slice(number * size, size), path / f"{number}.parquet", row_group_size=size // 4)
-    return path
 
 
 def _python(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
@@ -137,7 +130,7 @@ def test_a_file_that_changes_in_mid_run_is_an_error_never_a_wrong_answer(
     change: Callable[[Path], None], tmp_path: Path
 ) -> None:
     left, right = _tables()
-    folder = _folder(right, tmp_path / "right")
+    folder = parquet_folder(tmp_path / "right", right, files=8, rows_per_group=ROWS // 32)
     with mr.estimate(left, folder, on="k", s=mr.sum_("v"), every=0, memory="1m", threads=1) as run:
         first = next(run)
         for path in folder.iterdir():
@@ -152,7 +145,7 @@ def test_a_file_that_changes_in_mid_run_is_an_error_never_a_wrong_answer(
 def test_a_folder_of_more_files_than_may_be_open(tmp_path: Path) -> None:
     """Few files are open at a time."""
     left, right = _tables(3000)
-    folder = _folder(right, tmp_path / "right", 600)
+    folder = parquet_folder(tmp_path / "right", right, files=600, rows_per_group=1)
     pq.write_table(left, tmp_path / "left.parquet", row_group_size=100)
     before = len(os.listdir("/proc/self/fd"))
     with mr.estimate(tmp_path / "left.parquet", folder, on="k", s=mr.sum_("v"), memory="400k") as run:
@@ -201,7 +194,7 @@ def test_an_estimate_that_is_dropped_gives_everything_back(tmp_path: Path) -> No
 
 def test_a_file_that_is_gone_before_its_turn_says_which(tmp_path: Path) -> None:
     left, right = _tables()
-    folder = _folder(right, tmp_path / "right")
+    folder = parquet_folder(tmp_path / "right", right, files=8, rows_per_group=ROWS // 32)
     with mr.estimate(left, folder, on="k", n=mr.count(), every=0, memory="1m", threads=1) as run:
         next(run)
         for path in folder.iterdir():
