@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 
 import millrace as mr
 
@@ -64,16 +65,16 @@ def stream(source: Path, table: Path, folder: Path, sleep_seconds: float) -> Non
     schema = spark.read.parquet(str(source)).schema
     sales = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(source))
     enriched = mr.enrich(sales, mr.MasterTable.open(table), "id", how="left")
-    query = (
-        enriched.withColumn("file", linger("file"))
-        .writeStream.format("parquet")
-        .option("path", str(folder / "out"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    _run(enriched.withColumn("file", linger("file")), folder)
     spark.stop()
+
+
+def _run(rows: DataFrame, folder: Path) -> StreamingQuery:
+    """The query, at the end of what there is."""
+    writer = rows.writeStream.format("parquet").option("path", str(folder / "out"))
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
 
 
 def retry(folder: Path) -> None:
@@ -135,15 +136,7 @@ def _streamed(
 ) -> dict[str, object]:
     schema = spark.read.parquet(str(source)).schema
     rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(source))
-    query = (
-        _query(rows, table, fail, way)
-        .writeStream.format("parquet")
-        .option("path", str(folder / "out"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    query = _run(_query(rows, table, fail, way), folder)
     reports = [report for report in mr.reports(query) if report.rows_in]
     for report in reports:
         report.ledger.check()

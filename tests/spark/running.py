@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming import StreamingQuery
 
 import millrace as mr
 from millrace.checks.reference import Comparison
@@ -131,6 +132,13 @@ def write_files(data: pa.Table, folder: Path, files: int) -> Path:
     return folder
 
 
+def add_file(data: pa.Table, folder: Path) -> None:
+    """One more file beside those of a query that runs, whole from the moment it is there."""
+    number = len(list(folder.glob("part-*.parquet")))
+    part = write_files(data, folder.with_name(f"{folder.name}-more"), 1) / "part-0000.parquet"
+    part.rename(folder / f"part-{number:04d}.parquet")
+
+
 def _stamp(path: Path, stamp: float) -> None:
     import os
 
@@ -141,6 +149,12 @@ def read_stream(spark: SparkSession, folder: Path, like: DataFrame | None = None
     schema = (like if like is not None else spark.read.parquet(str(folder))).schema
     reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_trigger)
     return reader.parquet(str(folder))
+
+
+def started_query(frame: DataFrame, folder: Path) -> StreamingQuery:
+    """A query into Parquet files that runs until it is stopped."""
+    writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
 
 
 def run_query(

@@ -16,7 +16,9 @@ import pytest
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.running import frame, read_stream, run_query, same_rows, wait_until, write_files
+from tests.relations.stored_tables import flip_bit
+from tests.spark.running import frame, read_stream, run_query, same_rows, spark_join, wait_until, write_files
+from tests.spark.tables import built_table
 
 import millrace as mr
 from millrace.catalog import ALGORITHMS
@@ -43,8 +45,7 @@ SALES = pa.table({"sale": range(300), "id": pa.array(IDS, pa.int64())})
 
 @pytest.fixture
 def products(warehouse: Path) -> mr.MasterTable:
-    build_table(warehouse, PRODUCTS, "id", page_bytes=4096, shards=2)
-    return mr.MasterTable.open(warehouse)
+    return built_table(warehouse, PRODUCTS, shards=2)
 
 
 def _files(path: Path) -> set[str]:
@@ -437,14 +438,6 @@ def test_a_table_that_is_damaged_or_too_new_is_not_opened_and_not_built_over(
     assert mr.enrich(frame(spark, SALES), mr.MasterTable.open(warehouse), "id").count() == KNOWN
 
 
-def _flip(path: Path, place: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(place)
-        byte = file.read(1)[0]
-        file.seek(place)
-        file.write(bytes([byte ^ 0x20]))
-
-
 @pytest.mark.parametrize(
     ("copies", "how", "read"),
     [(1, "left", "mmap"), (1, "left", "direct"), (1, "left", "buffered"), (1, "anti", "mmap"), (3, "inner", "mmap"),
@@ -453,18 +446,17 @@ def _flip(path: Path, place: int) -> None:
 def test_a_damaged_page_stops_a_batch_query_and_names_file_and_page(
     spark: SparkSession, warehouse: Path, read: str, how: str, copies: int
 ) -> None:
-    build_table(warehouse, pa.concat_tables([PRODUCTS] * copies), "id", page_bytes=4096, shards=2)
-    table = mr.MasterTable.open(warehouse)
+    table = built_table(warehouse, pa.concat_tables([PRODUCTS] * copies), shards=2)
     relation = table.relation("buffered")
     page = int(relation.locate(np.array([3700])).first[0])  # of a key that the stream has
     relation.close()
     before = table.latest.shards[0].pages
     path, place = warehouse / "v000001" / table.latest.shards[1].file, int(relation.page_index.offsets[page]) + 300
     enriched = mr.enrich(frame(spark, SALES), table, "id", how=how, read=read)
-    _flip(path, place)
+    flip_bit(path, place)
     with pytest.raises(Exception, match=rf"page {page - before} of .*{path.name} is damaged"):
         enriched.collect()
-    _flip(path, place)
+    flip_bit(path, place)
     assert enriched.count() > 0
 
 
@@ -476,15 +468,14 @@ def test_a_damaged_page_stops_a_running_query_and_no_row_is_lost(
     ids = [*range(0, half, 10), *range(half, COUNT, 10)]
     source = write_files(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / "source", 2)
     path = warehouse / "v000001" / products.latest.shards[1].file
-    _flip(path, 4096 * 3 + 100)
+    flip_bit(path, 4096 * 3 + 100)
     enriched = mr.enrich(read_stream(spark, source), products, "id", how="left", read=read)
     with pytest.raises(Exception, match=rf"page 3 of .*{path.name} is damaged"):
         run_query(enriched, tmp_path)
     assert [one.name for one in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")] == ["0"]
-    _flip(path, 4096 * 3 + 100)
+    flip_bit(path, 4096 * 3 + 100)
     done = run_query(enriched, tmp_path)
-    expected = frame(spark, pa.table({"id": ids})).join(frame(spark, PRODUCTS), "id", "left")
-    difference = same_rows(done.rows, expected)
+    difference = same_rows(done.rows, spark_join(frame(spark, pa.table({"id": ids})), PRODUCTS, "id", "left"))
     assert difference, difference
 
 
@@ -492,8 +483,7 @@ def test_a_damaged_page_stops_a_running_query_and_no_row_is_lost(
 def test_a_shard_that_is_cut_under_a_running_query_is_an_error_and_not_a_miss(
     spark: SparkSession, warehouse: Path, read: str
 ) -> None:
-    build_table(warehouse, PRODUCTS, "id", page_bytes=4096)
-    table = mr.MasterTable.open(warehouse)
+    table = built_table(warehouse, PRODUCTS)
     few = mr.enrich(frame(spark, pa.table({"id": [1, 2]})), table, "id", how="left", read=read)
     assert few.count() == 2  # the workers hold the table open now
     path = warehouse / "v000001" / table.latest.shards[0].file

@@ -11,19 +11,19 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from tests.spark.running import (
-    SPARK_HOW,
     every_how,
     frame,
     read_stream,
     run_query,
     same_rows,
+    spark_join,
     stream_through,
     write_files,
 )
+from tests.spark.tables import built_table
 
 import millrace as mr
 from millrace.core.errors import SchemaError
-from millrace.relations.build import build_table
 from millrace.spark.references import Renumbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
@@ -35,20 +35,15 @@ SALES = pa.table({"sale": [10, 11, 12, 13, 14], "id": [2, 9, None, 3, 2], "price
 SHAPES = {"unique": PRODUCTS, "few": TWICE, "many": MANY}
 
 
-def _built(path: Path, rows: pa.Table, key: str | list[str] = "id", **options: object) -> mr.MasterTable:
-    build_table(path, rows, key, page_bytes=4096, **options)  # type: ignore[arg-type]
-    return mr.MasterTable.open(path)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_columns_come_behind_the_streams_and_a_common_key_comes_once(
     spark: SparkSession, warehouse: Path, shape: str
 ) -> None:
     stream, data = frame(spark, SALES), frame(spark, SHAPES[shape])
-    table = _built(warehouse, SHAPES[shape])
+    table = built_table(warehouse, SHAPES[shape])
     for how in ("inner", "left"):
         ours = mr.enrich(stream, table, "id", how=how)
-        theirs = stream.join(data, stream["id"] == data["id"], how).drop(data["id"])
+        theirs = spark_join(stream, data, "id", how)
         assert ours.columns == theirs.columns == ["sale", "id", "price", "name", "price"]
         assert [field.dataType for field in ours.schema] == [field.dataType for field in theirs.schema]
         difference = same_rows(ours, theirs)
@@ -56,13 +51,13 @@ def test_all_columns_come_behind_the_streams_and_a_common_key_comes_once(
     for how in ("semi", "anti"):
         ours = mr.enrich(stream, table, "id", how=how)
         assert ours.schema == stream.schema
-        difference = same_rows(ours, stream.join(data, "id", SPARK_HOW[how]).select(stream.columns))
+        difference = same_rows(ours, spark_join(stream, data, "id", how))
         assert difference, difference
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ordered_rows_come_in_the_order_of_the_stream(spark: SparkSession, warehouse: Path, shape: str) -> None:
-    table = _built(warehouse, SHAPES[shape])
+    table = built_table(warehouse, SHAPES[shape])
     ids = [None if n % 7 == 0 else (n * 5) % 5 for n in range(3000)]
     stream = frame(spark, pa.table({"sale": range(3000), "id": pa.array(ids, pa.int64())}))
     for strategy in ("auto", "meshjoin"):
@@ -77,7 +72,7 @@ def test_ordered_rows_come_in_the_order_of_the_stream(spark: SparkSession, wareh
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_name_on_both_sides_is_resolved_through_the_stream(spark: SparkSession, warehouse: Path, shape: str) -> None:
     stream = frame(spark, SALES)
-    enriched = mr.enrich(stream, _built(warehouse, SHAPES[shape]), "id", how="inner")
+    enriched = mr.enrich(stream, built_table(warehouse, SHAPES[shape]), "id", how="inner")
     prices = {row[0] for row in enriched.select(stream["price"]).collect()}
     assert prices == {100, 103, 104}
     assert {row[0] for row in enriched.where(stream["price"] > 103).select(stream.sale).collect()} == {14}
@@ -89,14 +84,14 @@ def test_a_name_on_both_sides_is_resolved_through_the_stream(spark: SparkSession
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_alias_of_the_stream_still_names_its_columns(spark: SparkSession, warehouse: Path, shape: str) -> None:
     stream = frame(spark, SALES).alias("s")
-    enriched = mr.enrich(stream, _built(warehouse, SHAPES[shape]), "id", columns=["name"])
+    enriched = mr.enrich(stream, built_table(warehouse, SHAPES[shape]), "id", columns=["name"])
     assert {row[0] for row in enriched.select("s.price").collect()} == {100, 103, 104}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_references_reach_through_several_calls_and_joins(spark: SparkSession, warehouse: Path, shape: str) -> None:
     stream = frame(spark, SALES).withColumn("both", F.struct("sale", "price"))
-    table = _built(warehouse, SHAPES[shape])
+    table = built_table(warehouse, SHAPES[shape])
     once = mr.enrich(stream, table, "id", columns=["name"])
     twice = mr.enrich(once.observe("rows", F.count(F.lit(1))), table, "id", columns={"price": "list price"}, partitions=2)
     by_reference = twice.select(stream["sale"], stream["both.price"], once["name"]).where(stream["price"] > 100)
@@ -113,7 +108,7 @@ def test_references_reach_through_several_calls_and_joins(spark: SparkSession, w
 def test_names_serve_where_spark_lacks_what_references_take(
     spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream, table = frame(spark, SALES), _built(warehouse, SHAPES["many"])
+    stream, table = frame(spark, SALES), built_table(warehouse, SHAPES["many"])
     expected = mr.enrich(stream, table, "id")
     monkeypatch.setattr(Renumbered, "_renumber", lambda self, spark: spark.no.such.Thing())
     ours = mr.enrich(stream, table, "id")
@@ -124,22 +119,21 @@ def test_names_serve_where_spark_lacks_what_references_take(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_columns_are_chosen_in_order_and_renamed(spark: SparkSession, warehouse: Path, shape: str) -> None:
-    stream, data = frame(spark, SALES), frame(spark, SHAPES[shape])
-    table = _built(warehouse, SHAPES[shape])
+    stream = frame(spark, SALES)
+    table = built_table(warehouse, SHAPES[shape])
     chosen = mr.enrich(stream, table, "id", columns=["price", "name"], how="left")
     assert chosen.columns == ["sale", "id", "price", "price", "name"]
-    renamed = mr.enrich(stream, table, "id", columns={"price": "list price", "id": "product.id"}, how="left")
+    names = {"price": "list price", "id": "product.id"}
+    renamed = mr.enrich(stream, table, "id", columns=names, how="left")
     assert renamed.columns == ["sale", "id", "price", "list price", "product.id"]
-    right = data.select(F.col("price").alias("list price"), F.col("id").alias("product.id"))
-    theirs = stream.join(right, stream["id"] == F.col("`product.id`"), "left")
-    difference = same_rows(renamed, theirs.select("sale", "id", "price", "list price", "`product.id`"))
+    difference = same_rows(renamed, spark_join(stream, SHAPES[shape], "id", "left", names))
     assert difference, difference
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_column_that_is_asked_for_twice_comes_twice(spark: SparkSession, warehouse: Path, shape: str) -> None:
     stream, data = frame(spark, SALES.select(["sale", "id"])), frame(spark, SHAPES[shape])
-    table = _built(warehouse, SHAPES[shape])
+    table = built_table(warehouse, SHAPES[shape])
     right = data.select("id", F.col("name").alias("a"), "price", F.col("name").alias("b"))
     theirs = stream.join(right, "id", "left").select("sale", stream["id"], "a", "price", "b")
     for columns, names in (
@@ -156,7 +150,7 @@ def test_a_column_that_is_asked_for_twice_comes_twice(spark: SparkSession, wareh
 @pytest.mark.parametrize("shape", SHAPES)
 def test_names_that_differ_in_case_only_are_told_apart_as_spark_does(spark: SparkSession, warehouse: Path, shape: str) -> None:
     rows = SHAPES[shape].rename_columns(["id", "name", "NAME"])
-    table = _built(warehouse, rows)
+    table = built_table(warehouse, rows)
     plain = frame(spark, SALES.select(["id", "sale"]))
     assert mr.enrich(plain, table, "id").columns == ["id", "sale", "name", "NAME"]
     with pytest.raises(SchemaError, match="column 'Name' may be each of name, NAME"):
@@ -190,19 +184,17 @@ def test_names_of_parquet_files_are_found_whatever_their_case(spark: SparkSessio
 def test_no_columns_at_all_still_gives_a_row_for_every_match(spark: SparkSession, warehouse: Path, shape: str) -> None:
     stream = frame(spark, SALES)
     keys_only = SHAPES[shape].select(["id"])
-    expected = stream.join(frame(spark, keys_only), "id", "left").select(stream.columns)
     for path, rows, columns in (("all", SHAPES[shape], []), ("keys", keys_only, None)):
         for how in ("inner", "left"):
-            ours = mr.enrich(stream, _built(warehouse / path / how, rows), "id", columns=columns, how=how)
-            theirs = expected if how == "left" else stream.join(frame(spark, keys_only), "id").select(stream.columns)
-            difference = same_rows(ours, theirs)
+            ours = mr.enrich(stream, built_table(warehouse / path / how, rows), "id", columns=columns, how=how)
+            difference = same_rows(ours, spark_join(stream, keys_only, "id", how))
             assert difference, difference
 
 
 def test_a_key_of_another_name_keeps_both_columns(spark: SparkSession, warehouse: Path) -> None:
-    stream, data = frame(spark, SALES.rename_columns(["sale", "product", "amount"])), frame(spark, PRODUCTS)
-    table = _built(warehouse, PRODUCTS)
-    theirs = stream.join(data, stream["product"] == data["id"], "left")
+    stream = frame(spark, SALES.rename_columns(["sale", "product", "amount"]))
+    table = built_table(warehouse, PRODUCTS)
+    theirs = spark_join(stream, PRODUCTS, ("product", "id"), "left")
     for on in (("product", "id"), {"product": "id"}, [("product", "id")]):
         ours = mr.enrich(stream, table, on, how="left")
         assert ours.columns == theirs.columns == ["sale", "product", "amount", "id", "name", "price"]
@@ -213,8 +205,8 @@ def test_a_key_of_another_name_keeps_both_columns(spark: SparkSession, warehouse
 def test_parts_of_a_composite_key_may_be_given_in_any_order(spark: SparkSession, warehouse: Path) -> None:
     rows = pa.table({"a": [1, 1, 2], "b": ["x", "y", "x"], "v": [1, 2, 3]})
     stream = frame(spark, pa.table({"b": ["x", "y", "y", None], "a": [1, 1, 2, 1]}))
-    table = _built(warehouse, rows, ["a", "b"])
-    theirs = stream.join(frame(spark, rows), ["b", "a"], "left")
+    table = built_table(warehouse, rows, ["a", "b"])
+    theirs = spark_join(stream, rows, ["b", "a"], "left")
     for on in (["a", "b"], ["b", "a"], {"b": "b", "a": "a"}, [("b", "b"), ("a", "a")]):
         difference = same_rows(mr.enrich(stream, table, on, how="left"), theirs)
         assert difference, difference
@@ -225,7 +217,7 @@ def test_parts_of_a_composite_key_may_be_given_in_any_order(spark: SparkSession,
 
 def test_names_are_found_as_spark_finds_them_whatever_their_case(spark: SparkSession, warehouse: Path) -> None:
     stream = frame(spark, SALES.select(["sale", "id"]).rename_columns(["Sale", "ID"]))
-    table = _built(warehouse, PRODUCTS)
+    table = built_table(warehouse, PRODUCTS)
     for on in ("id", "ID", "Id", ("ID", "id"), {"id": "ID"}):
         ours = mr.enrich(stream, table, on, columns=["NAME"])
         assert [name.lower() for name in ours.columns] == ["sale", "id", "name"]
@@ -240,7 +232,7 @@ def test_odd_names_are_taken_as_they_are(spark: SparkSession, warehouse: Path, s
     stream = frame(spark, pa.table({"the.key": [2, 3, 7, None], "a.b": [1, 2, 3, 4], "c `d`": [5, 6, 7, 8]}))
     data = frame(spark, rows)
     table = mr.MasterTable.build(data, "the.key", warehouse, page_bytes=4096, shards=2)
-    theirs = stream.join(data, stream["`the.key`"] == data["`the.key`"], "left").drop(data["`the.key`"])
+    theirs = spark_join(stream, data, "the.key", "left")
     ours = mr.enrich(stream, table, "the.key", how="left")
     assert ours.columns == theirs.columns == ["the.key", "a.b", "c `d`", *odd[1:]]
     difference = same_rows(ours, theirs)
@@ -252,12 +244,11 @@ def test_odd_names_are_taken_as_they_are(spark: SparkSession, warehouse: Path, s
 @pytest.mark.parametrize("shape", ["unique", "few", "many"])
 def test_a_stream_with_two_columns_of_one_name_keeps_both(spark: SparkSession, warehouse: Path, shape: str) -> None:
     stream = frame(spark, SALES).select("id", F.col("sale").alias("x"), F.col("price").alias("x"))
-    table = _built(warehouse, SHAPES[shape])
+    table = built_table(warehouse, SHAPES[shape])
     for options in ({}, {"partitions": 2}):
         ours = mr.enrich(stream, table, "id", columns={"name": "__millrace"}, **options)  # type: ignore[arg-type]
         assert ours.columns == ["id", "x", "x", "__millrace"]
-        expected = stream.join(frame(spark, SHAPES[shape]).select("id", F.col("name").alias("__millrace")), "id")
-        difference = same_rows(ours, expected)
+        difference = same_rows(ours, spark_join(stream, SHAPES[shape], "id", columns={"name": "__millrace"}))
         assert difference, difference
 
 
@@ -267,10 +258,9 @@ def test_a_stream_with_two_columns_of_one_name_keeps_both(spark: SparkSession, w
 def test_no_name_of_the_stream_or_the_table_is_swallowed(spark: SparkSession, warehouse: Path, name: str, shape: str) -> None:
     rows = SHAPES[shape].select(["id", "name"]).rename_columns(["id", name])
     stream = frame(spark, SALES.select(["id", "sale"]).rename_columns(["id", name]))
-    ours = mr.enrich(stream, _built(warehouse, rows), "id", how="left")
+    ours = mr.enrich(stream, built_table(warehouse, rows), "id", how="left")
     assert ours.columns == ["id", name, name]
-    theirs = stream.join(frame(spark, rows), "id", "left")
-    difference = same_rows(ours, theirs)
+    difference = same_rows(ours, spark_join(stream, rows, "id", "left"))
     assert difference, difference
 
 
@@ -305,7 +295,7 @@ def test_values_of_every_type_come_back_as_they_were(spark: SparkSession, wareho
     stream = frame(spark, pa.table({"n": [1, 2, 3, 4, 5, 6], "id": pa.array([4, 2, 9, 3, None, 1], pa.int32())}))
     for how in ("inner", "left"):
         ours = mr.enrich(stream, table, "id", how=how, read=read)
-        theirs = stream.join(data, "id", how).select(ours.columns)
+        theirs = spark_join(stream, data, "id", how)
         assert [f.dataType.simpleString() for f in ours.schema] == [f.dataType.simpleString() for f in theirs.schema]
         difference = same_rows(ours, theirs)
         assert difference, difference
@@ -321,7 +311,7 @@ def test_times_are_the_same_in_any_session_time_zone(spark: SparkSession, wareho
     table = mr.MasterTable.build(data, "k", warehouse, page_bytes=4096, shards=2)
     for options in ({}, {"partitions": 2}):
         ours = mr.enrich(stream, table, "k", how="left", **options)  # type: ignore[arg-type]
-        difference = same_rows(ours, stream.join(data, "k", "left").select(ours.columns))
+        difference = same_rows(ours, spark_join(stream, data, "k", "left"))
         assert difference, difference
 
 
@@ -333,7 +323,7 @@ def test_wide_strings_in_arrow_make_no_difference(spark: SparkSession, warehouse
     table = mr.MasterTable.build(data, "k", warehouse, page_bytes=4096, shards=2)
     stream = frame(spark, pa.table({"k": ["k1", "k2", "", None], "t": ["a", None, "", "d"]}))
     ours = mr.enrich(stream, table, "k", how="left")
-    difference = same_rows(ours, stream.join(data, "k", "left").select(ours.columns))
+    difference = same_rows(ours, spark_join(stream, data, "k", "left"))
     assert difference, difference
 
 
@@ -346,28 +336,18 @@ def test_the_size_of_arrow_batches_makes_no_difference(
     sales = pa.table({"n": range(60), "id": [None if n % 11 == 5 else n % 5 for n in range(60)]})
     stream, data = frame(spark, sales), frame(spark, SHAPES[shape])
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(rows_per_batch))
-    table = _built(warehouse, SHAPES[shape])
-    ours = every_how(lambda how: _picked(mr.enrich(stream, table, "id", how=how, memory="2m"), how), ["name", "price"])
-    theirs = every_how(
-        lambda how: _picked(stream.join(data, "id", SPARK_HOW[how]).select("n", "id", *_added(how)), how), ["name", "price"]
-    )
+    table = built_table(warehouse, SHAPES[shape])
+    ours = every_how(lambda how: mr.enrich(stream, table, "id", how=how, memory="2m"), ["name", "price"])
+    theirs = every_how(lambda how: spark_join(stream, data, "id", how), ["name", "price"])
     difference = same_rows(ours, theirs)
     assert difference, difference
-
-
-def _added(how: str) -> list[str]:
-    return ["name", "price"] if how in ("inner", "left") else []
-
-
-def _picked(frame_: object, how: str) -> object:
-    return frame_.select("n", "id", *_added(how))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("shape", ["unique", "few"])
 def test_the_order_of_rows_in_a_partition_is_kept(spark: SparkSession, warehouse: Path, shape: str) -> None:
     sales = pa.table({"n": range(3000), "id": [n * 7919 % 5 for n in range(3000)]})
     stream = frame(spark, sales)
-    table = _built(warehouse, SHAPES[shape])
+    table = built_table(warehouse, SHAPES[shape])
     for how in ("inner", "left", "semi", "anti"):
         numbers = [row["n"] for row in mr.enrich(stream, table, "id", how=how, memory="2m").collect()]
         assert numbers == sorted(numbers)
@@ -382,11 +362,9 @@ def test_an_empty_table_and_an_empty_stream(spark: SparkSession, warehouse: Path
     assert (null_keys.latest.rows, null_keys.latest.null_keys) == (0, 3)
     for table, right in ((nothing, data.limit(0)), (null_keys, data.limit(0))):
         ours = mr.enrich(stream, table, "id", how=how)
-        theirs = stream.join(right, stream["id"] == right["id"], SPARK_HOW[how])
-        theirs = theirs.drop(right["id"]) if how in ("inner", "left") else theirs
-        difference = same_rows(ours, theirs)
+        difference = same_rows(ours, spark_join(stream, right, "id", how))
         assert difference, difference
-    full = _built(warehouse / "full", PRODUCTS)
+    full = built_table(warehouse / "full", PRODUCTS)
     ours = mr.enrich(stream.limit(0), full, "id", how=how)
     assert ours.count() == 0
     assert ours.columns == mr.enrich(stream, full, "id", how=how).columns
@@ -394,7 +372,7 @@ def test_an_empty_table_and_an_empty_stream(spark: SparkSession, warehouse: Path
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_stream_whose_keys_are_all_absent_or_null(spark: SparkSession, warehouse: Path, shape: str) -> None:
-    table = _built(warehouse, SHAPES[shape])
+    table = built_table(warehouse, SHAPES[shape])
     for keys in ([7, 8, 9], [None, None, None]):
         stream = frame(spark, pa.table({"id": pa.array(keys, pa.int64()), "n": [1, 2, 3]}))
         left = mr.enrich(stream, table, "id", how="left", columns=["name"]).collect()
@@ -415,10 +393,10 @@ def test_a_shuffle_spreads_rows_without_a_key_and_changes_nothing(spark: SparkSe
         }
     )  # fmt: skip
     stream, data = frame(spark, sales), frame(spark, SHAPES[shape])
-    table = _built(warehouse, SHAPES[shape])
+    table = built_table(warehouse, SHAPES[shape])
     for how in ("inner", "left"):
         ours = mr.enrich(stream, table, "id", how=how, partitions=4)
-        theirs = stream.join(data, "id", how).select(ours.columns)
+        theirs = spark_join(stream, data, "id", how)
         difference = same_rows(ours, theirs)
         assert difference, difference
     spread = mr.enrich(stream, table, "id", how="anti", partitions=4).where("id is null")
@@ -431,7 +409,7 @@ def test_a_shuffle_spreads_rows_without_a_key_and_changes_nothing(spark: SparkSe
     "columns", [["map('a', id) AS m"], ["id AS x", "id AS x"], ["parse_json(string(id)) AS v"], ["array(map(id, id)) AS a"]]
 )
 def test_rows_that_spark_has_no_hash_for_are_spread_too(spark: SparkSession, warehouse: Path, columns: list[str]) -> None:
-    table = _built(warehouse, PRODUCTS)
+    table = built_table(warehouse, PRODUCTS)
     stream = spark.range(0, 400, 1, 1).selectExpr(*columns)
     rows = mr.enrich(stream, table, mr.expr("master.id = 1"), columns=["name"], partitions=4)
     assert rows.columns == [*stream.columns, "name"]
@@ -444,18 +422,16 @@ def test_rows_that_spark_has_no_hash_for_are_spread_too(spark: SparkSession, war
 def test_two_tables_one_after_the_other(spark: SparkSession, warehouse: Path) -> None:
     stores = pa.table({"store": ["n", "s"], "city": ["Oslo", "Rome"]})
     stream = frame(spark, SALES.append_column("store", pa.array(["n", "s", "n", "x", None])))
-    once = mr.enrich(stream, _built(warehouse / "p", PRODUCTS), "id", columns=["name"], how="left")
-    twice = mr.enrich(once, _built(warehouse / "s", stores, "store"), "store", how="left")
-    theirs = stream.join(frame(spark, PRODUCTS.select(["id", "name"])), "id", "left").join(
-        frame(spark, stores), "store", "left"
-    )
-    difference = same_rows(twice, theirs.select(twice.columns))
+    once = mr.enrich(stream, built_table(warehouse / "p", PRODUCTS), "id", columns=["name"], how="left")
+    twice = mr.enrich(once, built_table(warehouse / "s", stores, "store"), "store", how="left")
+    theirs = spark_join(spark_join(stream, PRODUCTS, "id", "left", ["name"]), stores, "store", "left")
+    difference = same_rows(twice, theirs)
     assert difference, difference
     assert twice.select(stream["price"]).count() == 5
 
 
 def test_a_result_may_be_used_twice_in_one_query(spark: SparkSession, warehouse: Path) -> None:
-    enriched = mr.enrich(frame(spark, SALES), _built(warehouse, PRODUCTS), "id", columns=["name"])
+    enriched = mr.enrich(frame(spark, SALES), built_table(warehouse, PRODUCTS), "id", columns=["name"])
     assert enriched.union(enriched).count() == 6
     assert enriched.alias("a").join(enriched.alias("b"), "sale").count() == 3
     assert enriched.where("name = 'bolt'").count() == 2
@@ -473,7 +449,7 @@ def test_a_watermark_survives_and_old_windows_are_closed(
     sales = pa.table(
         {"id": [2] * len(minutes), "at": pa.array([start + m * 60_000_000 for m in minutes], pa.timestamp("us", "UTC"))}
     )
-    table = _built(warehouse, SHAPES[shape])
+    table = built_table(warehouse, SHAPES[shape])
     source = write_files(sales, tmp_path / "source", len(minutes))
     stream = read_stream(spark, source).withWatermark("at", "5 minutes")
     enriched = mr.enrich(stream, table, "id", columns=["name"])
@@ -490,22 +466,21 @@ def test_a_watermark_survives_and_old_windows_are_closed(
 
 @pytest.mark.parametrize("sink", ["parquet", "memory", "noop"])
 def test_any_sink_takes_the_rows(spark: SparkSession, warehouse: Path, tmp_path: Path, sink: str) -> None:
-    table = _built(warehouse, PRODUCTS)
+    table = built_table(warehouse, PRODUCTS)
     done = stream_through(
         spark, SALES, lambda s: mr.enrich(s, table, "id", columns=["name"], how="left"), tmp_path, files=2, sink=sink
     )
     assert done.batches == 2
     assert sum(report.rows_in for report in mr.reports(done.query)) == 5
     if sink != "noop":
-        expected = frame(spark, SALES).join(frame(spark, PRODUCTS.select(["id", "name"])), "id", "left")
-        difference = same_rows(done.rows, expected.select(done.rows.columns))
+        difference = same_rows(done.rows, spark_join(frame(spark, SALES), PRODUCTS, "id", "left", ["name"]))
         assert difference, difference
 
 
 @pytest.mark.parametrize("where", ["inside", "outside"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_it_composes_with_foreach_batch(spark: SparkSession, warehouse: Path, tmp_path: Path, where: str, shape: str) -> None:
-    table = _built(warehouse, SHAPES[shape])
+    table = built_table(warehouse, SHAPES[shape])
     stream = read_stream(spark, write_files(SALES, tmp_path / "source", 2))
     if where == "outside":
         stream = mr.enrich(stream, table, "id", columns=["name"], how="left")
@@ -519,6 +494,5 @@ def test_it_composes_with_foreach_batch(spark: SparkSession, warehouse: Path, tm
     query = stream.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination(120)
     done = spark.read.parquet(str(tmp_path / "out")).drop("batch")
-    expected = frame(spark, SALES).join(frame(spark, SHAPES[shape].select(["id", "name"])), "id", "left")
-    difference = same_rows(done, expected.select(done.columns))
+    difference = same_rows(done, spark_join(frame(spark, SALES), SHAPES[shape], "id", "left", ["name"]))
     assert difference, difference

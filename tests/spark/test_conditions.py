@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from rapidfuzz.distance import Levenshtein
-from tests.spark.running import SPARK_HOW, every_how, frame, read_stream, run_query, same_rows, write_files
+from tests.relations.parquet_folders import parquet_folder
+from tests.spark.running import SPARK_HOW, every_how, frame, read_stream, run_query, same_rows, spark_join, write_files
+from tests.spark.tables import built_table
 
 import millrace as mr
 from millrace.core.errors import BudgetError, ParameterError, SchemaError, StrategyError
-from millrace.relations.build import build_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
@@ -62,11 +62,7 @@ def _countries() -> pa.Table:
 
 
 def _lake(folder: Path, rows: pa.Table, files: int = 2) -> mr.ParquetTable:
-    folder.mkdir()
-    size = -(-rows.num_rows // files)
-    for number in range(files):
-        pq.write_table(rows.slice(number * size, size), folder / f"{number}.parquet", row_group_size=17)
-    return mr.ParquetTable(folder)
+    return mr.ParquetTable(parquet_folder(folder, rows, files=files, rows_per_group=17))
 
 
 def _same_as_spark(stream: DataFrame, table: Any, rows: DataFrame, on: Any, condition: Column, **options: Any) -> None:
@@ -207,8 +203,9 @@ def test_several_tables_one_of_them_by_a_condition(spark: SparkSession, tmp_path
     stream = frame(spark, _sales())
     on = mr.between("ip", "ip_from", "ip_to")
     both = mr.enrich(stream, [mr.Lookup(lake, on, columns=["country"]), mr.Lookup(table, "product")], how="left")
-    one_by_one = mr.enrich(mr.enrich(stream, table, "product", how="left"), lake, on, columns=["country"], how="left")
-    difference = same_rows(both.select(*one_by_one.columns), one_by_one)
+    inside = F.col("ip").between(F.col("ip_from"), F.col("ip_to"))
+    theirs = spark_join(stream, names, "product", "left").join(frame(spark, _countries()), inside, "left")
+    difference = same_rows(both, theirs.select(*stream.columns, "country", "label"))
     assert difference, difference
 
 
@@ -240,10 +237,7 @@ def test_dates_times_and_numbers_of_different_types_are_compared_as_spark_compar
         "to_real": pa.array([n * 2.75 for n in range(len(days))]),
     })  # fmt: skip
     lake = _lake(tmp_path / "lake", master)
-    sorted_by = {}
-    for low in ("since", "since_at", "from_whole"):
-        build_table(tmp_path / low, master, low, page_bytes=4096)
-        sorted_by[low] = mr.MasterTable.open(tmp_path / low)
+    sorted_by = {low: built_table(tmp_path / low, master, low) for low in ("since", "since_at", "from_whole")}
     ranges = [
         ("at", "since", "until"), ("at", "since", "until_local"), ("day", "since_at", "until_at"), ("local", "since", "until"),
         ("local", "since_at", "until_at"), ("day", "since", "until_at"), ("whole", "from_cents", "from_cents"),
@@ -273,8 +267,7 @@ def test_errors_of_a_condition_name_the_columns_of_the_user(spark: SparkSession,
     """Inside a task columns are s0, s1, k0: nobody has named them so."""
     stream = frame(spark, _sales(5))
     lake = _lake(tmp_path / "lake", _prices())
-    build_table(tmp_path / "table", _prices(), "since", page_bytes=4096)
-    table = mr.MasterTable.open(tmp_path / "table")
+    table = built_table(tmp_path / "table", _prices(), "since")
     wrong = [
         (mr.between("ip", "since", "until"), r"columns 'ip' \(int64\) and 'since' \(timestamp"),
         (mr.between("product", "since", "until"), "column 'product' is string, and ranges"),

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.running import read_stream, write_files
+from tests.spark.running import add_file, read_stream, started_query, write_files
+from tests.spark.tables import built_table
 
 import millrace as mr
 from millrace.core.errors import DamagedTableError
@@ -43,15 +44,10 @@ def _told_in_the_next_batch(
     """What a query fails with that joins all keys, then all keys once more after the damage."""
     source = write_files(IDS, folder / "source", 1)
     enriched = mr.enrich(read_stream(spark, source), table, "id", how="left", read=read)
-    query = (
-        enriched.writeStream.format("parquet")
-        .option("path", str(folder / "out"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .start()
-    )
+    query = started_query(enriched, folder)
     query.processAllAvailable()
     damage()
-    (write_files(IDS, folder / "more", 1) / "part-0000.parquet").rename(source / "part-0001.parquet")
+    add_file(IDS, source)
     with pytest.raises(Exception, match=r"damaged|bytes and should have") as failed:
         query.processAllAvailable()
     query.stop()
@@ -88,8 +84,7 @@ def test_a_local_copy_that_is_damaged_between_batches_is_named_and_made_again(
     spark: SparkSession, tmp_path: Path, elsewhere: Path
 ) -> None:
     spark.conf.set("spark.millrace.localDir", str(elsewhere))
-    build_table(tmp_path / "table", ROWS, "id", page_bytes=4096)
-    table = mr.MasterTable.open(tmp_path / "table")
+    table = built_table(tmp_path / "table", ROWS)
     error = _told_in_the_next_batch(spark, tmp_path, table, "mmap", lambda: _overwrite(next(elsewhere.glob("*.pages"))))
     assert f"page 0 of {elsewhere}" in str(error)
     assert "the next task makes another" in str(error)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from tests.spark.keytypes import KINDS, stream_rows, table_rows
-from tests.spark.running import SPARK_HOW, every_how, frame, same_rows, stream_through
+from tests.spark.running import every_how, frame, same_rows, spark_join, stream_through
 
 import millrace as mr
 from millrace.catalog import ALGORITHMS
@@ -40,18 +40,12 @@ def test_every_join_gives_the_rows_of_sparks_own(spark: SparkSession, warehouse:
     table = mr.MasterTable.build(data, kind.names, warehouse, layout="frequency", page_bytes=4096, shards=3, counts=counts)
     assert table.latest.unique is unique
     assert table.latest.rows == data.count() - len(kind.names)  # rows without a key are left out
-
-    def added(how: str) -> list[str]:
-        return VALUES if how in ("inner", "left") else []
-
-    joined = every_how(
-        lambda how: stream.join(data, kind.names, SPARK_HOW[how]).select("id", *kind.names, *added(how)), VALUES
-    ).toArrow()
+    joined = every_how(lambda how: spark_join(stream, data, kind.names, how), VALUES).toArrow()
     for strategy, read in [*((strategy, "direct") for strategy in INDEXED), ("auto", "mmap"), ("xhybridjoin", "mmap")]:
         ours = every_how(
             lambda how, s=strategy, r=read: mr.enrich(  # type: ignore[misc]
                 stream, table, kind.names, how=how, memory="16m", strategy=s, read=r
-            ).select("id", *kind.names, *added(how)),
+            ),
             VALUES,
         )
         difference = same_rows(ours, joined)
@@ -85,7 +79,7 @@ def test_a_stream_is_answered_from_pinned_pages_and_says_so(spark: SparkSession,
     table = mr.MasterTable.build(frame(spark, rows), "id", warehouse, layout="frequency", page_bytes=4096, counts=counts)
     options: dict[str, Any] = {"how": "left", "strategy": "xhybridjoin", "read": "direct", "memory": "1m"}
     done = stream_through(spark, sales, lambda s: mr.enrich(s, table, "id", **options), tmp_path)
-    difference = same_rows(done.rows, frame(spark, sales).join(frame(spark, rows), "id", "left").select("sale", "id", "name"))
+    difference = same_rows(done.rows, spark_join(frame(spark, sales), rows, "id", "left"))
     assert difference, difference
     reports = mr.reports(done.query)
     assert sum(report.rows_in for report in reports) == len(keys)

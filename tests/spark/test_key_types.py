@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.keytypes import KINDS, stream_rows, table_rows
-from tests.spark.running import SPARK_HOW, every_how, frame, same_rows, stream_through
+from tests.spark.running import every_how, frame, same_rows, spark_join, stream_through
+from tests.spark.tables import built_table
 
 import millrace as mr
 from millrace.catalog import ALGORITHMS
-from millrace.relations.build import build_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 
@@ -19,18 +19,11 @@ VALUES = ["v", "w", "x"]
 
 
 def _expected(stream: DataFrame, table: DataFrame, keys: list[str]) -> DataFrame:
-    return every_how(lambda how: stream.join(table, keys, SPARK_HOW[how]).select("id", *keys, *_added(how)), VALUES)
+    return every_how(lambda how: spark_join(stream, table, keys, how), VALUES)
 
 
 def _enriched(stream: DataFrame, table: mr.MasterTable, keys: list[str], **options: object) -> DataFrame:
-    return every_how(
-        lambda how: mr.enrich(stream, table, keys, how=how, memory="16m", **options).select("id", *keys, *_added(how)),  # type: ignore[arg-type]
-        VALUES,
-    )
-
-
-def _added(how: str) -> list[str]:
-    return VALUES if how in ("inner", "left") else []
+    return every_how(lambda how: mr.enrich(stream, table, keys, how=how, memory="16m", **options), VALUES)  # type: ignore[arg-type]
 
 
 CASES = [(name, unique) for name in KINDS for unique in (True, False) if not (unique and " for " in name)]
@@ -60,8 +53,7 @@ def test_every_how_equals_sparks_own_join(spark: SparkSession, warehouse: Path, 
     expected = _expected(stream, data, kind.names).toArrow()
     difference = same_rows(_enriched(stream, built, kind.names), expected)
     assert difference, difference
-    build_table(warehouse / "hashed", rows, kind.names, layout="hash", page_bytes=4096, shards=2)
-    hashed = mr.MasterTable.open(warehouse / "hashed")
+    hashed = built_table(warehouse / "hashed", rows, kind.names, layout="hash", shards=2)
     difference = same_rows(_enriched(stream, hashed, kind.names), expected)
     assert difference, difference
 
@@ -73,8 +65,7 @@ def test_a_streaming_query_equals_sparks_own_join(
 ) -> None:
     kind = KINDS[name]
     rows, sales = table_rows(kind, unique=unique), stream_rows(kind)
-    build_table(warehouse, rows, kind.names, page_bytes=4096, shards=2)
-    table = mr.MasterTable.open(warehouse)
+    table = built_table(warehouse, rows, kind.names, shards=2)
     done = stream_through(spark, sales, lambda stream: _enriched(stream, table, kind.names), tmp_path)
     assert done.batches == 3
     expected = _expected(frame(spark, sales), frame(spark, rows), kind.names)
@@ -89,8 +80,7 @@ def test_every_strategy_gives_the_same_rows(spark: SparkSession, warehouse: Path
     stream = frame(spark, stream_rows(kind))
     for unique in (True, False):
         rows = table_rows(kind, unique=unique)
-        build_table(warehouse / str(unique), rows, kind.names, page_bytes=4096, shards=2)
-        table = mr.MasterTable.open(warehouse / str(unique))
+        table = built_table(warehouse / str(unique), rows, kind.names, shards=2)
         expected = _expected(stream, frame(spark, rows), kind.names).toArrow()
         for read in ("mmap", "buffered"):
             difference = same_rows(_enriched(stream, table, kind.names, strategy=strategy, read=read), expected)
@@ -103,8 +93,8 @@ def test_every_way_of_reading_gives_the_same_rows(spark: SparkSession, warehouse
     for name in ("timestamp", "binary"):
         kind = KINDS[name]
         rows = table_rows(kind, unique=unique)
-        build_table(warehouse / name, rows, kind.names, page_bytes=4096, shards=2)
+        table = built_table(warehouse / name, rows, kind.names, shards=2)
         stream = frame(spark, stream_rows(kind))
         expected = _expected(stream, frame(spark, rows), kind.names)
-        difference = same_rows(_enriched(stream, mr.MasterTable.open(warehouse / name), kind.names, read=read), expected)
+        difference = same_rows(_enriched(stream, table, kind.names, read=read), expected)
         assert difference, difference

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
 from tests.spark.running import frame, wait_until
+from tests.spark.tables import built_table
 
 import millrace as mr
 from millrace.core.errors import BudgetError, ParameterError
-from millrace.relations.build import build_table
 from millrace.relations.folder import now_us
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
@@ -25,8 +25,7 @@ SALES = pa.table({"id": pa.array([n * 7 % (KEYS + 100) for n in range(4000)], pa
 
 def _table(path: Path, value: str = "v") -> mr.MasterTable:
     rows = pa.table({"id": pa.array(range(KEYS), pa.int64()), "v": [f"{value} {n}" for n in range(KEYS)]})
-    build_table(path, rows, "id", page_bytes=4096, shards=3)
-    return mr.MasterTable.open(path)
+    return built_table(path, rows, shards=3)
 
 
 def _sales(spark: SparkSession) -> DataFrame:

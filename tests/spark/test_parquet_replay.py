@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.running import frame, read_stream, write_files
+from tests.spark.running import add_file, frame, read_stream, write_files
 
 import millrace as mr
 from millrace.core.errors import ParameterError, TableError
@@ -92,8 +92,7 @@ def test_with_pins_a_replay_sees_the_files_of_the_first_run_whatever_their_times
     os.rename(tmp_path / "elsewhere.parquet", lake / "b.parquet")
     os.chmod(lake / "a.parquet", 0o600)
     assert job.run() == first
-    write_files(pa.table({"id": [1]}), tmp_path / "in2", 1)
-    os.rename(tmp_path / "in2" / "part-0000.parquet", tmp_path / "in" / "part-0001.parquet")
+    add_file(pa.table({"id": [1]}), tmp_path / "in")
     assert len(job.run()) == 3  # the next batch sees all
 
 

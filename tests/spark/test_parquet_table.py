@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.running import HOWS, SPARK_HOW, frame, read_stream, run_query, same_rows, write_files
+from tests.relations.parquet_folders import parquet_folder
+from tests.spark.running import HOWS, frame, read_stream, run_query, same_rows, spark_join, write_files
 
 import millrace as mr
 from millrace.core.errors import SchemaError, StrategyError, TableError
@@ -41,20 +42,16 @@ def products() -> pa.Table:
 
 @pytest.fixture
 def lake(tmp_path: Path, products: pa.Table) -> Path:
-    folder = tmp_path / "lake"
-    folder.mkdir()
-    for number in range(3):
-        pq.write_table(products.slice(number * 1_500, 1_500), folder / f"{number}.parquet", row_group_size=400)
-    return folder
+    return parquet_folder(tmp_path / "lake", products, files=3, rows_per_group=400)
 
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_parquet_folder_gives_what_sparks_own_join_gives(spark: SparkSession, sales: pa.Table, lake: Path, how: str) -> None:
     stream = frame(spark, sales)
-    expected = stream.join(spark.read.parquet(str(lake)), "product", SPARK_HOW[how])
+    expected = spark_join(stream, spark.read.parquet(str(lake)), "product", how)
     found = mr.enrich(stream, mr.ParquetTable(lake), on="product", how=how, memory="8m")
-    assert found.columns == expected.select(*stream.columns, *[c for c in expected.columns if c not in stream.columns]).columns
-    assert same_rows(found, expected.select(*found.columns))
+    assert found.columns == expected.columns
+    assert same_rows(found, expected)
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
@@ -66,8 +63,7 @@ def test_a_table_with_many_rows_to_a_key_is_joined_row_by_row(
     folder = write_files(sales, tmp_path / "in", 3)
     stream = read_stream(spark, folder)
     streamed = run_query(mr.enrich(stream, table, on="product", how=how, memory="4m", columns=["price"]), tmp_path / "run")
-    expected = frame(spark, sales).join(frame(spark, products.select(["product", "price"])), "product", how)
-    assert same_rows(streamed.rows, expected.select(*streamed.rows.columns))
+    assert same_rows(streamed.rows, spark_join(frame(spark, sales), products, "product", how, ["price"]))
     reports = mr.reports(streamed.query)
     assert [report.batch_id for report in reports] == [0, 1, 2]
     assert sum(report.rows_in for report in reports) == 600
@@ -147,9 +143,9 @@ def test_a_partitioned_folder_gives_what_sparks_own_join_gives(
     theirs = spark.read.parquet(str(folder))
     stream = frame(spark, sales)
     for how in ("inner", "left"):
-        found = mr.enrich(stream, mr.ParquetTable(folder), on="product", how=how, columns=["price", "name", "shelf", "tags"])
-        expected = stream.join(theirs, "product", how).select(*found.columns)
-        difference = same_rows(found, expected)
+        columns = ["price", "name", "shelf", "tags"]
+        found = mr.enrich(stream, mr.ParquetTable(folder), on="product", how=how, columns=columns)
+        difference = same_rows(found, spark_join(stream, theirs, "product", how, columns))
         assert difference, difference
 
 

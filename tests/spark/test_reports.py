@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
-from tests.spark.running import HOWS, frame, read_stream, run_query, stream_through, write_files
+from tests.spark.running import HOWS, add_file, frame, read_stream, run_query, stream_through, write_files
+from tests.spark.tables import built_table
 
 import millrace as mr
 from millrace.core.errors import ParameterError
@@ -28,8 +29,7 @@ PER_BATCH = 100
 
 def _table(path: Path, copies: int) -> mr.MasterTable:
     keys = [key for key in range(30) for _ in range(copies)]
-    build_table(path, pa.table({"id": pa.array(keys, pa.int64()), "v": [f"v{key}" for key in keys]}), "id", page_bytes=4096)
-    return mr.MasterTable.open(path)
+    return built_table(path, pa.table({"id": pa.array(keys, pa.int64()), "v": [f"v{key}" for key in keys]}))
 
 
 def _truth(ids: list[int | None], copies: int) -> dict[str, int]:
@@ -190,8 +190,7 @@ def test_an_observation_without_a_name_takes_that_of_the_call(spark: SparkSessio
 
 def test_an_empty_micro_batch_is_counted_as_nothing(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:
     source = write_files(SALES.slice(0, 0), tmp_path / "source", 1)
-    write_files(SALES, tmp_path / "more", 1)
-    (tmp_path / "more" / "part-0000.parquet").rename(source / "part-0001.parquet")
+    add_file(SALES, source)
     done = run_query(mr.enrich(read_stream(spark, source), _table(warehouse, 1), "id"), tmp_path, sink="noop")
     assert sum(report.rows_in for report in mr.reports(done.query)) == 300
     assert all(report.ledger.waiting == 0 for report in mr.reports(done.query))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.running import run_query
+from tests.spark.running import run_query, spark_join
 
 import millrace as mr
 
@@ -60,7 +60,7 @@ def test_a_batch_join_equals_sparks_own(spark: SparkSession, tpch: Path, warehou
     stream, data = spark.read.parquet(str(tpch / name)), spark.read.parquet(str(tpch / master))
     some = data.where(f"{theirs} % 3 > 0") if how == "left" else data  # so that some keys are absent
     table = mr.MasterTable.build(some, theirs, warehouse)
-    expected = _digest(stream.join(some, stream[mine] == some[theirs], how))
+    expected = _digest(spark_join(stream, some, (mine, theirs), how))
     assert expected[0] == stream.count()
     for options in ({}, {"read": "direct"}, {"memory": "4m"}, {"partitions": 3}):
         ours = mr.enrich(stream, table, (mine, theirs), how=how, **options)  # type: ignore[arg-type]
@@ -78,10 +78,10 @@ def test_a_streaming_join_equals_sparks_own(
     files = spark.readStream.schema(stream.schema).option("maxFilesPerTrigger", 1).parquet(str(tpch / name))
     done = run_query(mr.enrich(files, table, (mine, theirs), how="left", memory="16m"), tmp_path)
     assert done.batches == 4
-    assert _digest(done.rows) == _digest(stream.join(some, stream[mine] == some[theirs], "left"))
+    assert _digest(done.rows) == _digest(spark_join(stream, some, (mine, theirs), "left"))
     reports = mr.reports(done.query)
     assert sum(report.rows_in for report in reports) == stream.count()
-    assert sum(report.matched for report in reports) == stream.join(some, stream[mine] == some[theirs], "left_semi").count()
+    assert sum(report.matched for report in reports) == spark_join(stream, some, (mine, theirs), "semi").count()
     for report in reports:
         report.ledger.check()
 
@@ -93,5 +93,5 @@ def test_many_rows_to_a_key(spark: SparkSession, tpch: Path, warehouse: Path) ->
         stream, data = spark.read.parquet(str(tpch / master)), spark.read.parquet(str(tpch / name))
         table = mr.MasterTable.build(data, mine, warehouse / name)
         assert not table.latest.unique
-        expected = _digest(stream.join(data, stream[theirs] == data[mine], "left"))
+        expected = _digest(spark_join(stream, data, (theirs, mine), "left"))
         assert _digest(mr.enrich(stream, table, (theirs, mine), how="left", memory="16m")) == expected

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.running import frame, read_stream, run_query, wait_until, write_files
+from tests.spark.running import add_file, frame, read_stream, run_query, started_query, wait_until, write_files
 
 import millrace as mr
 from millrace.relations.build import build_table
@@ -64,17 +64,11 @@ def test_a_running_query_takes_up_a_new_version_with_a_later_batch(
     source = tmp_path / "source"
     write_files(IDS.append_column("n", pa.array([1] * 20)), source, 1)
     enriched = mr.enrich(read_stream(spark, source), mr.MasterTable.open(warehouse), "id")
-    query = (
-        enriched.writeStream.format("parquet")
-        .option("path", str(tmp_path / "out"))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
-    )
+    query = started_query(enriched, tmp_path)
     query.processAllAvailable()
     build_table(warehouse, _rows("new"), "id")
     _in_effect(warehouse)
-    part = write_files(IDS.append_column("n", pa.array([2] * 20)), tmp_path / "more", 1) / "part-0000.parquet"
-    part.rename(source / "part-0001.parquet")
+    add_file(IDS.append_column("n", pa.array([2] * 20)), source)
     query.processAllAvailable()
     query.stop()
     seen = {(row["n"], row["v"]) for row in spark.read.parquet(str(tmp_path / "out")).collect()}
