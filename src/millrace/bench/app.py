@@ -23,18 +23,22 @@ from millrace.bench.options import (
     option,
 )
 
-bench_app = typer.Typer(no_args_is_help=True, help="Side-by-side measurements, in one run on the same data.")
+bench_app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure millrace side by side with other ways to join, in one run on the same data.",
+    epilog="Example: [bold]millrace bench enrich --rows 1000000 --data bench-data --json enrich.json[/bold]",
+)
 
 _CLOSE_CALLS = {
-    "batch_rows": option((20_000, 200_000, 1_000_000), "Rows of a micro-batch; several are separated by commas."),
-    "cold_batches": option(COMPILING_BATCHES, "Micro-batches before those that count."),
-    "warm_batches": option(15, "Micro-batches that count."),
+    "batch_rows": option((20_000, 200_000, 1_000_000), "Rows of a micro-batch. Separate several sizes by commas."),
+    "cold_batches": option(COMPILING_BATCHES, "Micro-batches at the start that are not measured."),
+    "warm_batches": option(15, "Micro-batches that are measured."),
 }
 
 
 @command(bench_app, "enrich", EnrichOptions)
 def enrich(options: EnrichOptions, console: Console) -> Outcome:
-    """A stream enriched from a large table: floors, Spark's joins, RocksDB, Redis, millrace."""
+    """Compare the time of a micro-batch: millrace, Spark's own joins, RocksDB and Redis, on one large table."""
     from millrace.bench.enrich.enrich import run_enrich
     from millrace.bench.enrich.report import enrich_table, live_progress
 
@@ -48,9 +52,9 @@ def enrich_growth(
     options: GrowthOptions,
     console: Console,
     *,
-    plot: Annotated[Path | None, typer.Option(help="File for a chart, as SVG; drawn if everyone gave the same rows.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="SVG file for a chart. Drawn only if all results agree.")] = None,
 ) -> Outcome:
-    """How the time of a micro-batch grows with the table, for Spark's stream-static join and for millrace."""
+    """Compare how the time of a micro-batch grows with the table: Spark's stream-static join and millrace."""
     from millrace.bench.enrich.chart import growth_chart
     from millrace.bench.enrich.growth import run_growth
     from millrace.bench.enrich.report import growth_table, live_progress, succeeded, write_text
@@ -69,11 +73,11 @@ def enrich_growth(
     ),
     instead=_CLOSE_CALLS | {
         "rows": option(10_000_000, "Rows of each table, 120 bytes each."),
-        "repeats": option(3, "Runs of each, interleaved."),
+        "repeats": option(3, "Runs of each contender, taken in turn."),
     },
 )  # fmt: skip
 def enrich_lookups(options: EnrichOptions, console: Console) -> Outcome:
-    """Two tables in one pass, against two calls one behind the other."""
+    """Compare joining two tables in one call of enrich with joining them in two calls."""
     from millrace.bench.enrich.lookups import run_lookups
     from millrace.bench.enrich.report import live_progress, lookups_table
 
@@ -86,17 +90,17 @@ def enrich_lookups(options: EnrichOptions, console: Console) -> Outcome:
     bench_app, "enrich-ranges", EnrichOptions,
     only=("rows", "batch_rows", "cold_batches", "warm_batches", "repeats", "how", "memory", "seed", "data"),
     instead=_CLOSE_CALLS | {
-        "rows": option(1_000_000, "Ranges."),
-        "repeats": option(3, "Runs of the floor and of millrace on a table; others run once."),
+        "rows": option(1_000_000, "Ranges in the table."),
+        "repeats": option(3, "Runs of millrace on a built table, and of the floor, in turn. Others run once."),
     },
 )  # fmt: skip
 def enrich_ranges(
     options: EnrichOptions,
     console: Console,
     *,
-    nested_rows: Annotated[int, typer.Option(help="Rows of a micro-batch for the nested loop; 0: leave it out.")] = 2_000,
+    nested_rows: Annotated[int, typer.Option(help="Rows of a micro-batch for Spark's nested loop. 0: no nested loop.")] = 2_000,
 ) -> Outcome:
-    """The range that an address lies in: millrace's `between`, Spark's binned join, the nested loop."""
+    """Compare ways to find the range of an IP address: millrace's between, a binned join on Spark, Spark's nested loop."""
     from millrace.bench.enrich.ranges import run_ranges
     from millrace.bench.enrich.report import enrich_table, live_progress
 
@@ -107,7 +111,7 @@ def enrich_ranges(
 
 @command(bench_app, "enrich-io", ReadOptions)
 def enrich_io(options: ReadOptions, console: Console) -> Outcome:
-    """What the read planner reads with direct I/O, against one read per page and one sequential pass."""
+    """Compare three ways to read pages past the page cache: planned reads, one read per page, one sequential pass."""
     from millrace.bench.enrich.reads import run_reads
     from millrace.bench.enrich.report import live_progress, reads_table
 
@@ -118,7 +122,7 @@ def enrich_io(options: ReadOptions, console: Console) -> Outcome:
 
 @command(bench_app, "joins", JoinOptions)
 def joins(options: JoinOptions, console: Console) -> Outcome:
-    """Every join by itself, in this process: on this disk with direct reads, and on simulated devices. Needs no Spark."""
+    """Compare all join algorithms on this disk and on simulated devices. Needs no Spark."""
     from millrace.bench.joins.joins import run_joins
     from millrace.bench.joins.report import joins_progress, joins_table
 
@@ -129,7 +133,7 @@ def joins(options: JoinOptions, console: Console) -> Outcome:
 
 @command(bench_app, "estimate", EstimateOptions)
 def estimate(options: EstimateOptions, console: Console) -> Outcome:
-    """A join of two large tables: DuckDB's exact answer, and millrace's estimate, early and in the end. Needs no Spark."""
+    """Compare the time to an estimate, and to the exact answer, with DuckDB on a join of two large tables. Needs no Spark."""
     from millrace.bench.estimate.estimate import estimate_table, run_estimate
 
     report = run_estimate(options, _saying(console))
@@ -141,9 +145,11 @@ def coverage(
     options: CoverageOptions,
     console: Console,
     *,
-    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="File for the tables of docs/coverage.md.")] = None,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="Markdown file for the tables of docs/coverage.md.")
+    ] = None,
 ) -> Outcome:
-    """How often the intervals of estimates hold, and whether that is what they promise. Needs no Spark."""
+    """Check how often the intervals of estimates hold the true answer. Needs no Spark."""
     from millrace.bench.estimate.coverage import coverage_table, run_coverage
 
     report = run_coverage(options, _saying(console))
@@ -154,7 +160,7 @@ def coverage(
 
 @command(bench_app, "online", OnlineOptions)
 def online(options: OnlineOptions, console: Console) -> Outcome:
-    """The experiments of the PR-Join paper on virtual devices: every online join, in virtual seconds. Needs no Spark."""
+    """Repeat the experiments of the PR-Join paper on simulated devices, with every online join. Needs no Spark."""
     from millrace.bench.online.online import run_online
     from millrace.bench.online.report import online_tables
 

@@ -1,7 +1,7 @@
-"""What a benchmark run is given: each option, its default and its help text stand here, once.
+"""Options of the benchmarks. Each option, its default and its help text stand here, once.
 
-A command of `millrace bench` has the options of one of these classes (see `commands`). Options without a help text are for
-tests and for other benchmarks. Values are checked before any data is made.
+A command of `millrace bench` has the options of one of these classes (see `commands`). Fields without a help text are
+for tests and for other benchmarks. Values are checked before any data is made.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ COLD_BATCHES = 2
 """Micro-batches left out at the start of every query: workers start, caches fill."""
 
 COMPILING_BATCHES = 15
-"""The same, where contenders are so close that it matters when the JVM's compiler, which works beside a query for its first
-seconds, takes its share of the processors."""
+"""The same, for contenders that are close to each other. The JVM compiles beside a query for some seconds and takes processor
+time; between close contenders that decides."""
 
 MIN_WARM_BATCHES = 5
 
@@ -42,32 +42,32 @@ CONTENDERS = (
     "millrace",
     "spark-broadcast",
 )
-"""In the order they run, the floors next to what is compared with them; `millrace` is one contender per strategy."""
+"""In the order in which they run. Floors run next to what is compared with them. `millrace` is one contender per strategy."""
 
 HOWS = ("left", "inner")
 
 REAL_DISK = "disk"
-"""Among the devices of `bench joins`: the disk that the data folder is on, read directly. The others are simulated."""
+"""Device of `bench joins`: the disk of the data folder, read past the page cache. All other devices are simulated."""
 
 HOT_KEYS = ("scattered", "sorted")
 OVERLAPS = ("synchronous", "overlapped")
 COVERAGE_PARTS = ("engine", "model")
 
 
-_BATCH_ROWS = "Rows of a micro-batch; several are separated by commas."
-_DATA = "Folder that keeps generated data and built tables for the next run."
-_HOW = "left or inner."
-_MEMORY = "Memory of millrace, and of RocksDB's cache, for each worker."
-_REBUILD = "Build millrace's tables again."
-_SEED = "Seed of all generated data."
-_STRATEGIES = f"Strategies of millrace, of {', '.join(STRATEGIES)}."
-_TABLE_ROWS = "Rows of the master table, 120 bytes each."
-_WARM_BATCHES = "Micro-batches that count."
-_ZIPF = "Exponent of the stream's keys; 0 is uniform."
+_BATCH_ROWS = "Rows of a micro-batch. Separate several sizes by commas."
+_DATA = "Folder that keeps generated data and built tables for the next run. Default: a temporary folder."
+_HOW = "Kind of join: left or inner."
+_MEMORY = "Memory of millrace, and of RocksDB's cache, in each worker, such as 256m."
+_REBUILD = "Build millrace's tables again, even if the data folder holds them."
+_SEED = "Seed of the generated data: the same seed gives the same data."
+_STRATEGIES = f"Strategies of millrace to compare, with commas: some of {', '.join(STRATEGIES)}."
+_TABLE_ROWS = "Rows of the table, 120 bytes each."
+_WARM_BATCHES = "Micro-batches that are measured."
+_ZIPF = "Skew of the stream's keys (Zipf exponent). 0: all keys equally often."
 
 
 def option(default: Any, text: str, *, flag: str | None = None) -> Any:
-    """A field that is an option of a command, too. `flag`: its name there, if it is not that of the field."""
+    """A field that is also an option of a command. `flag`: the name of the option, if the field has another name."""
     return field(default=default, metadata={"help": text, "flag": flag})
 
 
@@ -81,21 +81,20 @@ def _online_joins() -> tuple[str, ...]:
 class EnrichOptions:
     """Options of `bench enrich`.
 
-    `data` is where tables are kept for the next run; None means a temporary folder. No contenders means all of them,
-    without `spark-defaults` for a left join: there Spark's own choice is the sort-merge join, as it can't broadcast
-    the stream's side.
+    `data`: where tables are kept for the next run; None means a temporary folder. No contenders means all contenders.
+    A left join leaves out `spark-defaults`: Spark can't broadcast the stream's side, so its default is the sort-merge join.
     """
 
     rows: int = option(10_000_000, _TABLE_ROWS)
     batch_rows: tuple[int, ...] = option((200_000, 1_000_000), _BATCH_ROWS)
-    wide: bool = option(False, "20 more columns in the stream.")
+    wide: bool = option(False, "Give the stream 20 more columns.")
     zipf: float = option(1.0, _ZIPF)
-    cold_batches: int = option(COLD_BATCHES, "Micro-batches before those that count.")
+    cold_batches: int = option(COLD_BATCHES, "Micro-batches at the start that are not measured.")
     warm_batches: int = option(7, _WARM_BATCHES)
-    repeats: int = option(3, "Runs of the floors and of millrace-auto, interleaved; others run once.")
-    contenders: tuple[str, ...] = option((), f"Empty for all, or some of {', '.join(CONTENDERS)}.")
+    repeats: int = option(3, "Runs of millrace-auto, and of the floors, in turn. Others run once.")
+    contenders: tuple[str, ...] = option((), f"Who takes part, with commas. Empty: all of {', '.join(CONTENDERS)}.")
     strategies: tuple[str, ...] = option(STRATEGIES, _STRATEGIES)
-    columns: tuple[str, ...] = option(MASTER_COLUMNS, "Master columns that are added.")
+    columns: tuple[str, ...] = option(MASTER_COLUMNS, "Columns of the table that are added, with commas.")
     how: str = option("left", _HOW)
     memory: str = option("256m", _MEMORY)
     seed: int = option(1, _SEED)
@@ -143,14 +142,16 @@ class EnrichOptions:
 class GrowthOptions:
     """Options of `bench enrich-growth`: the same stream against ever larger tables, all in the page cache.
 
-    Tables of more than `broadcast_rows` are not broadcast: all contenders share a driver, which it must fit.
+    Tables of more than `broadcast_rows` are not broadcast: all contenders share one driver, which must hold a broadcast table.
     """
 
-    rows: tuple[int, ...] = option((100_000, 300_000, 1_000_000, 3_000_000, 10_000_000), "Table sizes.")
+    rows: tuple[int, ...] = option(
+        (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000), "Rows of the tables, one table for each size, with commas."
+    )
     batch_rows: int = option(200_000, "Rows of a micro-batch.")
     warm_batches: int = option(7, _WARM_BATCHES)
-    repeats: int = option(3, "Runs of each at every size, interleaved.")
-    broadcast_rows: int = option(3_000_000, "Largest table that is broadcast, too; 0: none.")
+    repeats: int = option(3, "Runs of each contender at every size, taken in turn.")
+    broadcast_rows: int = option(3_000_000, "Rows of the largest table that Spark also broadcasts. 0: no broadcast join.")
     contenders: tuple[str, ...] = ("spark-defaults", "spark-broadcast", "millrace")
     strategies: tuple[str, ...] = option(("auto",), _STRATEGIES)
     zipf: float = option(1.0, _ZIPF)
@@ -184,7 +185,7 @@ class ReadOptions:
 
     rows: int = option(10_000_000, _TABLE_ROWS)
     batch_rows: tuple[int, ...] = option((1_000, 20_000, 200_000, 1_000_000), _BATCH_ROWS)
-    repeats: int = option(7, "Runs of every way to read, interleaved.")
+    repeats: int = option(7, "Runs of every way to read, taken in turn.")
     zipf: float = option(1.0, _ZIPF)
     memory: str = option("256m", _MEMORY)
     seed: int = option(1, _SEED)
@@ -206,29 +207,38 @@ class ReadOptions:
 class JoinOptions:
     """Options of `bench joins`: every size x budget x exponent x device is a cell, in which all joins run.
 
-    `memory` is bytes (`"50m"`) or a share of the table (`"10%"`). `joins` are names of the catalog, `inlj-pool` for `inlj`
-    with a pool, or none for all. On the disk, a join is measured for `seconds`; on a simulated device, where seconds cost
-    nothing, for `windows` times the tuples that fit its window, `tuples` at least, so that the same comes out on every
-    machine. Both after as many tuples that don't count.
+    `memory` is bytes (`"50m"`) or a share of the table (`"10%"`). `joins` are names of the catalog, or `inlj-pool` for `inlj`
+    with a pool; none means all. On the disk a join is measured for `seconds`. On a simulated device a join is measured for
+    `windows` times the tuples that fit its window, `tuples` at least, so that every machine gives the same result. Before
+    that, as many tuples run as warm-up.
     """
 
-    rows: tuple[int, ...] = option((2_000_000,), "Rows of the table; several, with commas, make a grid.")
+    rows: tuple[int, ...] = option((2_000_000,), "Rows of the table. Several sizes, with commas, make a grid.")
     row_bytes: int = option(120, "Bytes of a row.")
     page_bytes: int = option(64 << 10, "Bytes of a page.")
-    memory: tuple[str, ...] = option(("10%",), "Budgets of a join: bytes such as 50m, or a share of the table.")
-    zipf: tuple[float, ...] = option((1.0,), "Exponents of the stream's keys; 0 is uniform.")
-    hot_keys: str = option(HOT_KEYS[0], f"How frequent keys lie in the table: {' or '.join(HOT_KEYS)}.")
-    devices: tuple[str, ...] = option((REAL_DISK, "hdd2008", "ssd", "object-store"), f"Of {', '.join((REAL_DISK, *DEVICES))}.")
-    overlap: str = option(OVERLAPS[0], f"Reads of simulated devices: {' or '.join(OVERLAPS)}.")
-    joins: tuple[str, ...] = option((), "Empty for all in the catalog, or some of them.", flag="--algorithms")
-    columns: tuple[str, ...] = option(("surrogate_key", "price", "supplier_id"), "Table columns that are put out.")
-    carry: bool = option(False, "Keep the stream's own 20 bytes in the join, too.")
-    load: float = option(0.5, "For waiting times: arrivals, as a share of a join's rate.")
-    tune: bool = option(False, "Try disk buffers of several sizes first, and take the best.")
-    repeats: int = option(1, "Runs on the disk, interleaved; the median counts.")
-    seconds: float = option(3.0, "On the disk: how long a join is measured.")
-    windows: float = option(2.0, "On simulated devices: for how many windows of tuples.")
-    tuples: int = option(20_000, "On simulated devices: tuples at least.")
+    memory: tuple[str, ...] = option(
+        ("10%",), "Memory of a join: bytes such as 50m, or a share of the table such as 10%. Several with commas."
+    )
+    zipf: tuple[float, ...] = option(
+        (1.0,), "Skew of the stream's keys (Zipf exponents, with commas). 0: all keys equally often."
+    )
+    hot_keys: str = option(HOT_KEYS[0], f"Where frequent keys lie in the table: {' or '.join(HOT_KEYS)}.")
+    devices: tuple[str, ...] = option(
+        (REAL_DISK, "hdd2008", "ssd", "object-store"),
+        f"Some of {', '.join((REAL_DISK, *DEVICES))}; all but disk are simulated.",
+    )
+    overlap: str = option(OVERLAPS[0], f"Reads of simulated devices, beside the join's work: {' or '.join(OVERLAPS)}.")
+    joins: tuple[str, ...] = option((), "Joins to compare, with commas. Empty: all.", flag="--algorithms")
+    columns: tuple[str, ...] = option(
+        ("surrogate_key", "price", "supplier_id"), "Columns of the table that are added, with commas."
+    )
+    carry: bool = option(False, "Keep the 20 bytes of a stream row in the join, beside its key.")
+    load: float = option(0.5, "For waiting times: rows that arrive, as a share of the join's full speed, such as 0.5.")
+    tune: bool = option(False, "Try several sizes of the disk buffer first, and take the fastest.")
+    repeats: int = option(1, "Runs on the disk, taken in turn. The median is reported.")
+    seconds: float = option(3.0, "Seconds that a join is measured on the disk.")
+    windows: float = option(2.0, "How long a join is measured on simulated devices, in windows full of tuples.")
+    tuples: int = option(20_000, "Least number of tuples measured on simulated devices.")
     seed: int = option(1, _SEED)
     data: Path | None = option(None, _DATA)
 
@@ -273,10 +283,10 @@ class EstimateOptions:
     """Options of `bench estimate`."""
 
     rows: int = option(100_000_000, "Rows of each table, 16 bytes each.")
-    memory: str = option("500m", "Memory of either contender.")
-    threads: int = option(2, "Threads of either contender.")
-    row_group_rows: int = option(1 << 20, "Rows of a row group of the Parquet files.")
-    shape: str = option("foreign-key", f"One of {', '.join(SHAPES)}.")
+    memory: str = option("500m", "Memory of DuckDB, and of millrace, such as 500m.")
+    threads: int = option(2, "Threads of DuckDB, and of millrace: 1 or 2.")
+    row_group_rows: int = option(1 << 20, "Rows in a row group of the Parquet files.")
+    shape: str = option("foreign-key", f"Tables and question: {', '.join(SHAPES)}.")
     seed: int = option(1, _SEED)
     data: Path | None = option(None, _DATA)
 
@@ -295,13 +305,15 @@ class EstimateOptions:
 
 @dataclass(frozen=True)
 class CoverageOptions:
-    """Options of `bench coverage`. No populations: all."""
+    """Options of `bench coverage`. No populations means all."""
 
-    reshuffles: int = option(2000, "Reshuffles of each population.")
-    engine_reshuffles: int | None = option(None, "Of PR-Join itself, if not as many.")
-    populations: tuple[str, ...] = option((), "Empty for all, or some, separated by commas.")
-    parts: tuple[str, ...] = option(COVERAGE_PARTS, "engine: PR-Join itself; model: from accumulators alone.")
-    seed: int = option(17, "Seed of all reshuffles.")
+    reshuffles: int = option(2000, "How often the rows of each population are shuffled and estimated again.")
+    engine_reshuffles: int | None = option(None, "The same for the part engine. Default: as many as --reshuffles.")
+    populations: tuple[str, ...] = option((), "Test tables, with commas. Empty: all.")
+    parts: tuple[str, ...] = option(
+        COVERAGE_PARTS, "engine: runs the join itself; model: computes estimates from sums alone. Both with a comma."
+    )
+    seed: int = option(17, "Seed of the shuffles: the same seed gives the same result.")
 
     def __post_init__(self) -> None:
         if self.reshuffles < 2 or (self.engine_reshuffles is not None and self.engine_reshuffles < 2):
@@ -317,13 +329,17 @@ class CoverageOptions:
 
 @dataclass(frozen=True)
 class OnlineOptions:
-    """Options of `bench online`. `rows` of each input are really joined: each stands for many, so the sizes are the paper's.
-    `stream_rows`: of each finite stream, likewise."""
+    """Options of `bench online`. `rows` of each input are really joined. Each row stands for many, so that the sizes are those
+    of the paper. `stream_rows`: the same for each finite stream."""
 
-    rows: int = option(500_000, "Rows of each input that are really joined; each stands for many.")
-    gammas: tuple[float, ...] = option((0.5, 1.0, 2.0, 4.0), "Values of gamma, for how often temporary data are read.")
+    rows: int = option(500_000, "Rows of each input that are really joined. Each row stands for many.")
+    gammas: tuple[float, ...] = option(
+        (0.5, 1.0, 2.0, 4.0), "Values of gamma, with commas. A smaller gamma reports more often and reads more temporary data."
+    )
     stream_rows: int = option(1_000_000, "Rows of each finite stream that are really joined.")
-    streams: tuple[str, ...] = option(("slow", "fast", "unreliable"), "Kinds of finite streams; empty for none.")
+    streams: tuple[str, ...] = option(
+        ("slow", "fast", "unreliable"), "Finite streams, with commas: slow, fast, five-fold, reverse, unreliable. Empty: none."
+    )
     joins: tuple[str, ...] = field(default_factory=_online_joins)
     seed: int = option(1, _SEED)
 

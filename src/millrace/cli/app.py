@@ -18,7 +18,7 @@ from millrace.core.errors import MillraceError, interrupted
 
 
 class MillraceGroup(TyperGroup):
-    """Ends every command, those of sub-commands too, the same way: one red line for an error, 130 after Ctrl-C."""
+    """Ends every command and sub-command the same way: one red line for an error, exit code 130 after Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -46,9 +46,14 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Joins fast streams with tables too big for memory, exactly and inside a byte budget, on Spark.",
-    epilog="Start with [bold]millrace doctor[/bold] and [bold]millrace demo[/bold].",
+    help="Join a Spark stream with a table that is too big for memory. Results are exact; each task keeps to a memory budget.",
+    epilog="Start with [bold]millrace doctor[/bold], then [bold]millrace demo[/bold].",
 )
+
+
+def _examples(*lines: str) -> str:
+    """The end of a help text. An empty line between two lines makes Typer show them as two lines."""
+    return "\n\n".join(("Examples:", *(f"[bold]{line}[/bold]" for line in lines)))
 
 
 def say_error(text: str) -> None:
@@ -65,31 +70,46 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", envvar=DEBUG, help="Show tracebacks, and what Spark's JVM has to say.")
+        bool, typer.Option("--debug", envvar=DEBUG, help="Show Python tracebacks and the log of Spark's JVM.")
     ] = False,
 ) -> None:
     if debug:
         os.environ[DEBUG] = "1"
 
 
-@app.command()
+@app.command(epilog=_examples("millrace demo", "millrace demo --rows 500000 --sales 200000 --folder demo-data"))
 def demo(
-    rows: Annotated[int, typer.Option(help="Products in the table.")] = 4_000_000,
-    sales: Annotated[int, typer.Option(help="Sales in the stream, about 120,000 in a burst.")] = 1_000_000,
-    memory: Annotated[str, typer.Option(help="Memory budget of one task, such as 16m.")] = "16m",
-    zipf: Annotated[float, typer.Option(help="Skew of the products sold; 0: all alike.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of all data.")] = 1,
-    folder: Annotated[Path | None, typer.Option(help="Folder for the data, kept. Default: a temporary one.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder.")] = False,
+    rows: Annotated[int, typer.Option(help="Rows of the product table.")] = 4_000_000,
+    sales: Annotated[int, typer.Option(help="Sales in the stream. They come in bursts of about 120,000.")] = 1_000_000,
+    memory: Annotated[str, typer.Option(help="Memory that the join may use in each Spark task, such as 16m or 1g.")] = "16m",
+    zipf: Annotated[
+        float, typer.Option(help="Skew of the sales: 0 sells all products equally often, 1 sells a few far more often.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the generated data: the same seed gives the same data.")] = 1,
+    folder: Annotated[
+        Path | None, typer.Option(help="Empty folder for the data, which stays. Default: a temporary folder.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder at the end.")] = False,
 ) -> None:
-    """Join a bursty stream of sales with millions of products, beside Spark's own join. About a minute.
+    """See millrace and Spark's own join enrich the same sales with millions of products. About a minute.
 
-    Product master data is built into a table folder. Two Structured Streaming queries then take the same bursts of sales in
-    turn, one with Spark's own join and one with millrace: each replaces the product id by its surrogate key, adds supplier
-    and total, and writes to a warehouse folder. Sales with an unknown or missing product id are kept without a surrogate key
-    and counted by reason. In the end the two warehouses are compared, row for row; exit code 1 if they differ.
+    1. Products are written as Parquet and built into a millrace table.
+
+    2. Sales come in bursts. Two streaming queries take each burst in turn:
+    one with Spark's own join, one with millrace.
+
+    3. Each query replaces the product id by a surrogate key, adds supplier
+    and total, and writes to a folder of its own.
+
+    4. A sale with an unknown or missing product id stays, without a
+    surrogate key. Such sales are counted by reason.
+
+    At the end the two results are compared row by row.
+    Exit code 1 if the results differ.
     """
     from millrace.cli.demo import DemoOptions, run_demo
 
@@ -98,59 +118,101 @@ def demo(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=_examples("millrace doctor", "millrace doctor --folder warehouse --json"))
 def doctor(
-    folder: Annotated[Path, typer.Option(help="Where tables will lie; a 128 MiB file is written there for a moment.")] = Path(),
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    folder: Annotated[
+        Path, typer.Option(help="Folder where tables will lie. A file of 128 MiB is written there and removed.")
+    ] = Path(),
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Check Python, Java, Spark, disk and memory, and say what to do. Exit code 1 if something will not work."""
+    """Check whether millrace works on this machine (Python, Java, Spark, disk, memory), and what to do if not.
+
+    Exit code 1 if a check fails.
+    """
     from millrace.cli.doctor import run_doctor
 
     if not run_doctor(folder, as_json=json_output, console=Console()):
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "millrace build lake/products warehouse/products --key product_id",
+        "millrace build sales.parquet warehouse/sales --key shop_id,sale_id --page-bytes 32k",
+    )
+)
 def build(
-    source: Annotated[Path, typer.Argument(help="Parquet file or folder.")],
-    path: Annotated[Path, typer.Argument(help="Folder of the table; a new version is added if it exists.")],
-    key: Annotated[str, typer.Option(help="Key column; several are separated by commas.")],
-    layout: Annotated[str, typer.Option(help="auto, key (sorted by the key), hash, or frequency.")] = "auto",
-    page_bytes: Annotated[str, typer.Option(help="Size of a page, such as 64k.")] = "64k",
-    shards: Annotated[int | None, typer.Option(help="Files the rows are spread over.")] = None,
-    driver_memory: Annotated[str, typer.Option(help="Memory of the Spark process.")] = "2g",
-    counts: Annotated[Path | None, typer.Option(help="Parquet with key and count, for --layout frequency.")] = None,
+    source: Annotated[Path, typer.Argument(help="Parquet file, or folder of Parquet files.")],
+    path: Annotated[Path, typer.Argument(help="Folder of the table. If the folder holds a table, a new version is added.")],
+    key: Annotated[str, typer.Option(help="Key column. Separate several columns by commas.")],
+    layout: Annotated[
+        str,
+        typer.Option(
+            help="Order of the rows on disk. key: sorted by the key; hash: spread by a hash of the key; frequency: rows that "
+            "are wanted most come first; auto: key where the type of the key allows it, otherwise hash."
+        ),
+    ] = "auto",
+    page_bytes: Annotated[str, typer.Option(help="Size of a page, the unit of reading, such as 64k.")] = "64k",
+    shards: Annotated[
+        int | None, typer.Option(help="Number of files that the rows are spread over.", show_default="at least 8")
+    ] = None,
+    driver_memory: Annotated[str, typer.Option(help="Memory of the Spark process that builds the table, such as 2g.")] = "2g",
+    counts: Annotated[
+        Path | None,
+        typer.Option(help="For --layout frequency: Parquet with the key columns and a count, how often each key is wanted."),
+    ] = None,
 ) -> None:
-    """Build a master table from Parquet, with Spark on this machine."""
+    """Build a millrace table from Parquet files, with Spark on this machine."""
     from millrace.cli.tables import build_from_parquet
 
     names = [name.strip() for name in key.split(",") if name.strip()]
     build_from_parquet(source, path, names, layout, page_bytes, shards, driver_memory, Console(), counts)
 
 
-@app.command()
+@app.command(epilog=_examples("millrace inspect warehouse/products", "millrace inspect warehouse/products --verify"))
 def inspect(
     path: Annotated[Path, typer.Argument(help="Folder of a table.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Read every page of every version and check its checksum.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also read every page of every version and check its checksum.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Show what is in a table folder: rows, pages, columns, versions. Needs no Spark."""
+    """Show what a millrace table holds: rows, pages, columns, versions. Needs no Spark.
+
+    Exit code 1 if --verify finds damage.
+    """
     from millrace.cli.tables import inspect_table
 
     if not inspect_table(path, verify=verify, as_json=json_output, console=Console()):
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=_examples("millrace laws", "millrace laws --algorithm sweepjoin --how left --law exact --law ledger"))
 def laws(
-    algorithm: Annotated[list[str] | None, typer.Option(help="Only this algorithm; may be given several times.")] = None,
-    condition: Annotated[list[str] | None, typer.Option(help="Only equality, between, near, similar or expr.")] = None,
-    law: Annotated[list[str] | None, typer.Option(help="Only this law.")] = None,
-    how: Annotated[list[str] | None, typer.Option(help="Only inner, left, semi or anti.")] = None,
-    processes: Annotated[int | None, typer.Option(help="That try laws at the same time.", show_default="one a core")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    algorithm: Annotated[
+        list[str] | None, typer.Option(help="Check only this join, such as sweepjoin. May be given several times.")
+    ] = None,
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(help="Check only this condition: equality, between, near, similar or expr. May be given several times."),
+    ] = None,
+    law: Annotated[
+        list[str] | None, typer.Option(help="Check only this law, such as exact. May be given several times.")
+    ] = None,
+    how: Annotated[
+        list[str] | None,
+        typer.Option(help="Check only this kind of join: inner, left, semi or anti. May be given several times."),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Processes that check at the same time.", show_default="one per core")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Try the laws that every join must keep: laws x algorithms x conditions x how. Exit code 1 if one is broken."""
+    """Check that every join keeps its promises (exact rows, bounded memory, ...). Needs no Spark.
+
+    Each promise is a law. Each law is tried for each join, condition and kind of join.
+    Exit code 1 if a law is broken.
+    """
     from millrace.cli.laws import run_laws
 
     chosen = algorithm or [], condition or [], law or [], how or []
@@ -159,12 +221,12 @@ def laws(
 
 
 def _cores() -> int:
-    """Those that this process may use."""
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _mount_bench() -> None:
-    """`bench` is there when its parts are; otherwise the command says what is missing."""
+    """Add `bench` if its packages are installed; otherwise add a command that says what is missing."""
     try:
         from millrace.bench.app import bench_app
     except ModuleNotFoundError as missing:
@@ -172,7 +234,7 @@ def _mount_bench() -> None:
 
         @app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
         def bench() -> None:
-            """Side-by-side measurements (not installed)."""
+            """Measure millrace side by side with other ways to join (not installed)."""
             raise MillraceError(
                 f"the benchmarks need {name}, which is not installed: pip install 'millrace-spark[spark,bench]'"
             )
