@@ -1,1 +1,1 @@
-"""Types, protocols, budget, drive loop, ledger, errors: what every other layer may use."""
+"""Types, protocols, budget, host, ledger, errors: what every other layer may use."""

@@ -1,4 +1,4 @@
-"""The arrays that everything is made of, by their type."""
+"""Names for the types of NumPy arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One byte budget for a whole operator: every array is handed out by name, and the total cannot pass the limit."""
+"""One byte budget for a whole join. Every array is handed out by name, and the total cannot pass the limit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def format_bytes(count: int) -> str:
 
 
 class Budget:
-    """Bytes that one operator may hold, reserved by name.
+    """Bytes that one join may hold, reserved by name.
 
     >>> budget = Budget("1k")
     >>> codes = budget.array("window codes", 64, np.int64)
@@ -71,7 +71,7 @@ class Budget:
         return self.memory_bytes - self.used_bytes
 
     def reserve(self, name: str, count: int) -> None:
-        """Set what `name` holds to `count` bytes; a budget that cannot hold it is an error that says what is needed."""
+        """Set what `name` holds to `count` bytes. If the budget is too small, the error says what is needed."""
         others = self.used_bytes - self._reserved.get(name, 0)
         if others + count > self.memory_bytes:
             needed = others + count
@@ -84,7 +84,7 @@ class Budget:
         self.peak_bytes = max(self.peak_bytes, others + count)
 
     def reserve_all(self, counts: Mapping[str, int]) -> None:
-        """Set what several names hold; when one does not fit, all stay as they were."""
+        """Set what several names hold. If one does not fit, all stay as they were."""
         before = dict(self._reserved)
         try:
             for name, count in counts.items():

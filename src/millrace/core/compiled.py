@@ -16,5 +16,5 @@ def kernel(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """A part of kernels that is copied into each of them: for what runs per tuple and takes arrays, a call costs more."""
+    """A helper that is copied into each kernel that uses it. A call per tuple that passes arrays would cost more."""
     return cast(Function, numba.njit(cache=True, nogil=True, inline="always")(function))

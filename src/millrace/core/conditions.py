@@ -1,8 +1,8 @@
 """What a join may ask for beside equal keys: ranges, bands, similar texts, and any expression over both sides.
 
 `between`, `near`, `similar` and `expr` make the conditions that `on=` takes. A condition says which columns of either side it
-needs and whether their types can be compared; how rows that fulfil it are found is the business of `joins`. `zone` is that of
-the session, in which dates, and times without a zone, are compared with times.
+needs, and whether their types can be compared. `joins` finds the rows for which a condition holds. `zone` is the time zone of
+the session: dates, and times without a zone, are compared with times in this zone.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Near:
         return common_type(self.compared(stream, table))
 
     def units(self, common: pa.DataType) -> float | int:
-        """`width` in what values of type `common` count: a float for floats, whole units for all others."""
+        """`width` in the unit of type `common`: a float for floats, whole units for all other types."""
         if pa.types.is_floating(common):
             if isinstance(self.width, (int, float, decimal.Decimal)):
                 return float(self.width)
@@ -213,7 +213,7 @@ class Expr:
         return isinstance(self.expression, str)
 
     def stream_columns(self, schema: pa.Schema) -> tuple[str, ...]:
-        """All that the expression could mean: a name that it only contains by chance costs memory and nothing else."""
+        """All columns that the expression could mean. A name that it contains by chance costs only memory."""
         spelled = {column: name for name, column in self.names}
         return self._named([(name, spelled.get(name, name)) for name in schema.names], STREAM)
 
@@ -232,7 +232,7 @@ class Expr:
         return replace(self, zone=zone)
 
     def check(self, stream: pa.Schema, table: pa.Schema) -> None:
-        """Bound in full where it is evaluated: see `joins.matching`."""
+        """The expression is checked in full where it is evaluated: see `joins.matching`."""
 
 
 Condition = Between | Near | Similar | Expr
@@ -245,8 +245,8 @@ def between(value: str, low: str, high: str, *, on: Any = None, closed: str = "b
     closed      which ends belong to the range: both, left, right or neither
     open_ended  a null end is no end; otherwise a range with a null end holds nothing
 
-    Integers, floats, dates, timestamps and decimals of at most 18 digits; of different types they are compared as Spark
-    compares them: a date beside a timestamp is its midnight in the session's time zone.
+    Values are integers, floats, dates, timestamps or decimals of at most 18 digits. Different types are compared as Spark
+    does: a date beside a timestamp is midnight in the session's time zone.
 
     >>> between("sold_at", "valid_from", "valid_to", on="product_id", closed="left", open_ended=True).on
     (('product_id', 'product_id'),)
@@ -288,8 +288,8 @@ def similar(text: str, other: str, threshold: float, *, method: str = "levenshte
 def expr(expression: str | pc.Expression) -> Expr:
     """Any condition over both sides: rows for which the expression is true.
 
-    SQL text names columns as `stream.x` and `master.y` (or plainly, where only one side has them) and is evaluated by DuckDB.
-    An Arrow expression names them as `pc.field("stream.x")` and `pc.field("master.y")`.
+    SQL text names columns as `stream.x` and `master.y` (or `x`, where only one side has an x) and is evaluated by DuckDB.
+    An Arrow expression names columns as `pc.field("stream.x")` and `pc.field("master.y")`.
 
     >>> expr("stream.weight * 1.1 < master.limit").is_sql
     True

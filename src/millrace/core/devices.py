@@ -1,11 +1,11 @@
-"""Devices with a virtual clock: what reads and writes would take elsewhere, by formula, the same on every machine.
+"""Devices with a virtual clock: reads and writes take a time by formula, the same on every machine.
 
     clock 0 ......... 8.0 ms ....... 8.9 ms ............ 9.8 ms
           | seek          | 64 KiB       | 64 KiB next to it |        hdd2008
 
-A transfer that goes on where the one before on the same stream ended costs no seek. `read` and `write` wait for the device;
-`start` does not, and `wait` then waits for what is left: work that is done meanwhile, told to the clock, overlaps. A device
-with several streams does as many transfers at a time.
+A transfer that begins where the last transfer of the same stream ended costs no seek. `read` and `write` wait for the device.
+`start` does not wait; `wait` then waits for the rest of the transfer. Work in between, which the clock is told of, overlaps
+with the transfer. A device with several streams does as many transfers at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Kind = Literal["read", "write"]
 
 @dataclass(frozen=True)
 class Device:
-    """Seconds to get to a place, and bytes a second from there on; `streams` transfers go on at a time."""
+    """Seconds to get to a place, and bytes a second from there on. `streams` is how many transfers go on at a time."""
 
     name: str
     seek: float
@@ -72,13 +72,13 @@ def device(name: str) -> Device:
 
 
 class VirtualClock:
-    """Seconds since the start, moved by whoever works or waits."""
+    """Seconds since the start. Work and waiting move the clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
     def work(self, seconds: float) -> None:
-        """The processor was busy for so long; transfers that were started go on meanwhile."""
+        """The processor was busy for so long. Transfers that were started go on meanwhile."""
         if not seconds >= 0:
             raise ParameterError(f"work takes zero or more seconds; got {seconds!r}")
         self.now += seconds
@@ -118,7 +118,7 @@ class VirtualDevice:
         self._streams = [_Stream() for _ in range(model.streams)]
 
     def start(self, kind: Kind, file: object, offset: int, count: int) -> Transfer:
-        """Begin a transfer as soon as a stream is free, and go on without waiting for it."""
+        """Begin a transfer as soon as a stream is free. Does not wait for the transfer."""
         if offset < 0 or count < 0:
             raise ParameterError(f"a transfer has an offset and a length of zero or more; got {offset} and {count}")
         stream = self._stream_for((file, offset))
@@ -137,25 +137,25 @@ class VirtualDevice:
         return Transfer(stream.free_at)
 
     def wait(self, transfer: Transfer) -> float:
-        """Wait until a transfer is done; returns for how long that was."""
+        """Wait until a transfer is done; returns the seconds waited."""
         before = self.clock.now
         self.clock.wait_until(transfer.done)
         return self.clock.now - before
 
     def read(self, file: object, offset: int, count: int) -> float:
-        """Read and wait; returns for how long that was."""
+        """Read and wait; returns the seconds waited."""
         return self.wait(self.start("read", file, offset, count))
 
     def write(self, file: object, offset: int, count: int) -> float:
-        """Write and wait; returns for how long that was."""
+        """Write and wait; returns the seconds waited."""
         return self.wait(self.start("write", file, offset, count))
 
     def finish(self) -> float:
-        """Wait until all that was started is done; returns for how long that was."""
+        """Wait until all transfers are done; returns the seconds waited."""
         return self.wait(Transfer(max(stream.free_at for stream in self._streams)))
 
     def _stream_for(self, place: tuple[object, int]) -> _Stream:
-        """The stream that stands at this place, if it is free as soon as any; else the one that is free first."""
+        """The stream that stands at this place, if no other stream is free sooner; else the stream that is free first."""
         soonest = min(max(self.clock.now, stream.free_at) for stream in self._streams)
         free = [stream for stream in self._streams if stream.free_at <= soonest]
         return next((stream for stream in free if stream.head == place), free[0])

@@ -21,11 +21,11 @@ def drive(
 ) -> Iterator[Step]:
     """Run `join` over `stream` until every tuple has left, and yield each step.
 
-    An empty batch is a pause: the join steps without new input, once if `steps_per_batch` says so, or until it is empty
-    when that is None. A batch that does not fit is offered again after each step. The ledger is checked after every step.
+    An empty batch is a pause: the join steps without new input, `steps_per_batch` times, or until it is empty if
+    `steps_per_batch` is None. Rows that do not fit are offered again after each step. The ledger is checked after every step.
 
-    Processing time in steps of a tuple that leaves at step n is n minus its entry step; a host that runs on a clock keeps
-    the clock of each step and subtracts.
+    The processing time of a tuple, in steps, is the step in which it leaves minus its entry step. A host with a clock keeps the
+    time of each step and subtracts.
     """
     host = Host(join, ledger)
     for batch in stream:

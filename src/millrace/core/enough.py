@@ -1,4 +1,4 @@
-"""How much memory would do: one search, used wherever a budget is too small."""
+"""How much memory is enough: one search, used wherever a budget is too small."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from millrace.core.errors import BudgetError
 
-_CLOSE = 1.05  # the amount found is at most so many times the least
+_CLOSE = 1.05  # the amount found is at most this many times the least amount
 _MOST = 1 << 50
 
 
 def least_memory(fits: Callable[[int], bool], too_small: int) -> int:
-    """An amount of memory that fits, near the least one that does. `too_small` does not fit, and whatever is more than an
-    amount that fits does fit.
+    """An amount of memory that fits, near the least amount that fits. `too_small` does not fit. If an amount fits, every larger
+    amount must fit too.
 
     `fits` should only compute sizes: it is called some ten times.
 

@@ -1,4 +1,4 @@
-"""What millrace raises: one root, a few children, each message says what, the value, and what to do."""
+"""Errors of millrace: one root, a few children. Each message says what is wrong, the value, and what to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DamagedTableError(TableError):
 
 
 class TableVersionError(TableError):
-    """The table, or the version of it that a batch needs, cannot be read by this library."""
+    """This version of millrace cannot read the table, or the table version that a batch needs."""
 
 
 class SpillError(MillraceError):
@@ -47,8 +47,8 @@ class StrategyError(ParameterError):
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: a call to the JVM that is cut short ends in an error of its own, and so may cleaning
-    up after the call."""
+    """Whether Ctrl-C is the cause of an error. A call to the JVM that is cut short raises an error of its own, and so may the
+    clean-up after the call."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True

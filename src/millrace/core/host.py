@@ -1,10 +1,10 @@
 """The one loop round a join: rows are offered, the join steps when it has no room, and every step goes into the ledger.
 
     batch --> feed:  offer, step, offer, step ... until all rows are taken   --> steps
-              drain: step, step ...               until nobody waits         --> steps
+              drain: step, step ...               until no tuple waits       --> steps
 
-A join reads no clock and never waits. Whoever drives it does: the in-process `drive`, the laws, the benchmarks and the tasks
-on Spark all hold a `Host`. What is to be done with the rows of a step, and when the next batch comes, is theirs.
+A join reads no clock and never waits; the user of the host does. The in-process `drive`, the laws, the benchmarks and the tasks
+on Spark all hold a `Host`. They decide what to do with the rows of a step, and when the next batch comes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millrace.core.step import Step
 class Host:
     """A join and its ledger.
 
-    `feed` and `drain` are iterators: the join goes on only as far as they are read. The ledger is checked after every step.
+    `feed` and `drain` are iterators: the join works only while they are read. The ledger is checked after every step.
 
     >>> from millrace.core.budget import Budget
     >>> from millrace.core.protocols import JoinSpec
@@ -47,17 +47,17 @@ class Host:
         return self.join.pending
 
     def offer(self, batch: pa.RecordBatch) -> int:
-        """Offer rows once; how many the join took."""
+        """Offer rows once; returns how many the join took."""
         return self.join.offer(batch)
 
     def step(self) -> Step:
-        """One step of the join, posted."""
+        """One step of the join, posted to the ledger."""
         step = self.join.step()
         self.ledger.post(step.counts, self.join.pending)
         return step
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Step]:
-        """Offer all of a batch; the steps that it took to make room."""
+        """Offer all rows of a batch; yields the steps that make room."""
         taken = 0
         while taken < batch.num_rows:
             taken += self.offer(batch.slice(taken))
@@ -65,6 +65,6 @@ class Host:
                 yield self.step()
 
     def drain(self) -> Iterator[Step]:
-        """Step until nobody waits."""
+        """Step until no tuple waits."""
         while self.join.pending:
             yield self.step()

@@ -1,8 +1,8 @@
 """Key codec: key columns in, one 64-bit code per row out, by Spark's rules of equality.
 
-A code is *exact* when equal codes mean equal keys (one column of at most 64 bits), and *ordered* when it also sorts
+A code is *exact* if equal codes mean equal keys (one column of at most 64 bits). A code is *ordered* if it also sorts
 like the key, which keeps neighbours together on disk. Strings, binary, long decimals and composite keys get a 64-bit
-hash: rows whose codes agree are then compared on the real columns before they are joined. -0.0 equals 0.0, NaN equals
+hash: rows with equal codes are then compared on the real columns before they are joined. -0.0 equals 0.0, NaN equals
 NaN, a decimal equals the same number with more zeros behind the point, and a null equals nothing.
 """
 
@@ -35,7 +35,7 @@ class Codes(NamedTuple):
 
 
 def family(kind: pa.DataType) -> str:
-    """Which types can be compared with which: types of one family have one codec."""
+    """The family of a type. Types of one family can be compared and have one codec."""
     if pa.types.is_integer(kind) and kind != pa.uint64():
         return "integer"
     if pa.types.is_boolean(kind):
@@ -92,7 +92,7 @@ class KeyCodec:
         return self.exact and not self.mixed and family(self.types[0]) in _ORDERED
 
     def check(self, columns: Sequence[tuple[str, pa.DataType]]) -> None:
-        """Columns (name, type) that are to be compared with this table's key: a clear error where they can't be."""
+        """Raise a clear error if these columns (name, type) can't be compared with this table's key."""
         for (name, kind), own in zip(columns, self.types, strict=True):
             if family(kind) != family(own):
                 lossy = family(own) == "integer" and family(kind) in ("float", "decimal")
@@ -121,7 +121,7 @@ class KeyCodec:
         return Codes(codes, valid, nulls)
 
     def equal(self, left: Sequence[pa.Array], right: Sequence[pa.Array]) -> BoolArray:
-        """Row by row, whether the real keys are equal; needed only where codes are not exact. Nulls are never equal."""
+        """Row by row, whether the real keys are equal. Needed only where codes are not exact. Nulls are never equal."""
         same = np.ones(len(left[0]), np.bool_)
         for one, other, own in zip(left, right, self.types, strict=True):
             if family(own) == "decimal":
@@ -161,7 +161,7 @@ def _column_codes(column: pa.Array, own: pa.DataType, valid: BoolArray) -> Int64
 
 
 def integers(column: pa.Array) -> Int64Array:
-    """Integers, dates and times as they are stored; 0 where there is none."""
+    """Integers, dates and times as they are stored; 0 for null."""
     if column.type.bit_width == 64:
         column = column.view(pa.int64())
     else:
@@ -173,7 +173,7 @@ def integers(column: pa.Array) -> Int64Array:
 
 
 def _with_unit(column: pa.Array, unit: str, valid: BoolArray) -> pa.Array:
-    """The same times in `unit`; clears `valid` where that would change the time."""
+    """The same times in `unit`; clears `valid` where the unit would change the time."""
     kind = column.type
     target = pa.duration(unit) if pa.types.is_duration(kind) else pa.timestamp(unit, kind.tz)
     changed = column.cast(target, safe=False)  # cuts off what is finer than the unit, wraps what is out of its range
@@ -199,13 +199,13 @@ def _decimal_codes(column: pa.Array, own: pa.DataType, valid: BoolArray) -> Int6
 
 
 def decimal_words(column: pa.Array) -> tuple[Int64Array, Int64Array]:
-    """Lower and upper 64 bits of the digits of decimals; anything where there is none."""
+    """Lower and upper 64 bits of the digits of decimals; any value for null."""
     words = np.frombuffer(column.buffers()[1], np.int64, len(column) * 2, column.offset * 16)
     return words[0::2], words[1::2]
 
 
 def _rescaled(column: pa.Array, own: pa.DataType, valid: BoolArray) -> pa.Array:
-    """The same numbers with as many digits behind the point as `own`; clears `valid` where that changes the number."""
+    """The same numbers with as many digits behind the point as `own`; clears `valid` where this changes the number."""
     scale = own.scale
     if column.type.scale == scale:
         return column

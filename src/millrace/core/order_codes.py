@@ -1,9 +1,9 @@
-"""Values as 64-bit codes that sort as the values do: what ranges and bands are compared by.
+"""Values as 64-bit codes that sort like the values. Ranges and bands are compared by these codes.
 
-Integers, dates and times are their own codes; a decimal of at most 18 digits is its digits; the bits of a float are turned
-so that they sort, with -0.0 as 0.0 and NaN above everything, as Spark has it.
+Integers, dates and times are their own codes. The code of a decimal of at most 18 digits is its digits. The bits of a float are
+turned so that they sort as in Spark: -0.0 as 0.0, and NaN above everything.
 
-Columns of different types are compared in the type that Spark (with `spark.sql.ansi.enabled`, its default) takes for them:
+Columns of different types are compared in the type that Spark chooses (with `spark.sql.ansi.enabled`, its default):
 
     integer -> decimal -> double             a whole number beside a decimal is compared exactly, beside a float as a double
     date -> timestamp_ntz -> timestamp       a date is its midnight, a time without a zone a time of the session's zone
@@ -31,10 +31,10 @@ _LADDERS = (("integer", "decimal", "float"), ("date", "timestamp_ntz", "timestam
 
 
 def common_type(fields: Sequence[pa.Field], *, only_compared: bool = False) -> pa.DataType:
-    """The type in which the first of these columns is compared with each of the others; an error where it can't be.
+    """The type in which the first column is compared with each of the others; an error if there is none.
 
-    With `only_compared` the others are bounds, and nothing is added to them: a decimal then needs no digits for numbers that
-    lie beyond all that the first column, or all that the others can hold.
+    With `only_compared` the others are bounds, and nothing is added to them. A decimal then needs no digits for numbers that
+    the first column, or the others, can't hold.
     """
     groups = [_pair_group(fields[0], other) for other in fields[1:]]
     group = max(groups, key=_rung)
@@ -60,7 +60,7 @@ def common_type(fields: Sequence[pa.Field], *, only_compared: bool = False) -> p
 
 
 def check_zone(fields: Sequence[pa.Field], common: pa.DataType, zone: str) -> None:
-    """Where columns without a zone are compared as times of one, it is known."""
+    """Raise an error if columns without a zone are compared with times and the zone is not known."""
     if not pa.types.is_timestamp(common) or common.tz is None or all(_group(field) == "timestamp" for field in fields):
         return
     try:
@@ -73,7 +73,7 @@ def check_zone(fields: Sequence[pa.Field], common: pa.DataType, zone: str) -> No
 
 
 def ordered_codes(column: pa.Array, common: pa.DataType, zone: str = "UTC") -> tuple[Int64Array, BoolArray]:
-    """Codes of a column as values of type `common`, and which of them are not null."""
+    """Codes of a column as values of type `common`, and which values are not null."""
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_floating(common):
         return float_codes(_doubles(column)), valid
@@ -100,7 +100,7 @@ def same_codes(own: pa.DataType, common: pa.DataType) -> bool:
 
 
 def has_floors(own: pa.DataType, common: pa.DataType) -> bool:
-    """Whether `floors` can tell."""
+    """Whether `floors` works for these types."""
     if pa.types.is_timestamp(common):
         return pa.types.is_date(own) or same_codes(own, common)
     if pa.types.is_decimal(common):
@@ -118,7 +118,7 @@ def floors(codes: Int64Array, common: pa.DataType, own: pa.DataType, zone: str) 
         return codes // _DAY[common.unit]
     moments = pa.array(codes).view(pa.timestamp(common.unit, zone))
     days = integers(pc.local_timestamp(moments)) // _DAY[common.unit]
-    # clocks that are put back over midnight show the day before for a while, though the next has begun
+    # clocks that are put back over midnight show the day before for a while, though the next day has begun
     following = pa.array((days + 1).astype(np.int32)).view(pa.date32())
     return days + (integers(_times(following, common, zone)) <= codes)
 
@@ -138,7 +138,7 @@ def floats_of(codes: Int64Array) -> FloatArray:
 
 
 def _doubles(column: pa.Array) -> FloatArray:
-    """The nearest doubles; 0 where there is none."""
+    """The nearest doubles; 0 for null."""
     if pa.types.is_integer(column.type):
         return integers(column).astype(np.float64)
     if pa.types.is_decimal(column.type):
@@ -148,7 +148,7 @@ def _doubles(column: pa.Array) -> FloatArray:
 
 
 def _digits(column: pa.Array, common: pa.DataType) -> Int64Array:
-    """Whole numbers or decimals in units of the last place of `common`; what is beyond its range as what is just beyond."""
+    """Whole numbers or decimals in units of the last place of `common`. A value out of range becomes one just out of range."""
     whole = common.precision - common.scale
     if pa.types.is_decimal(column.type):
         scale, most = column.type.scale, column.type.precision
@@ -174,7 +174,7 @@ def _times(column: pa.Array, common: pa.DataType, zone: str) -> pa.Array:
     if pa.types.is_date(column.type):  # a day that begins when clocks are put forward begins after that
         return pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
     before = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="earliest")
-    # a time that clocks skip is as far from the last before it as the two would be if none were skipped
+    # a time that clocks skip keeps its distance to the last time before the gap, as if nothing were skipped
     return pc.add(before, pc.subtract(local, pc.local_timestamp(before)))
 
 

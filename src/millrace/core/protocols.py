@@ -1,4 +1,4 @@
-"""The interfaces that joins, relations and hosts meet at."""
+"""The interfaces between joins, relations and hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOWS: tuple[How, ...] = ("inner", "left", "semi", "anti")
 
 
 class PageRuns(NamedTuple):
-    """Where keys live: key i is on pages `first[i]` to `last[i]`, and on none of them when `last[i] < first[i]`."""
+    """Where keys live: key i is on pages `first[i]` to `last[i]`, and on no page if `last[i] < first[i]`."""
 
     first: Int64Array
     last: Int64Array
@@ -40,18 +40,18 @@ class PageRun(Protocol):
         """The key code of every row."""
 
     def match(self, codes: Int64Array, pages: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """For each wanted code on a page of this run (an absolute page number): first row with it, and how many follow
-        on the same page. Only indexed relations, whose pages are sorted by code, have it."""
+        """For each wanted code on a page of this run (an absolute page number): the first row with this code, and how many
+        rows follow on the same page. Only for indexed relations, whose pages are sorted by code."""
 
     def take(self, rows: Int64Array, columns: Sequence[str], limit_bytes: int | None = None) -> pa.RecordBatch:
-        """The given rows, copied out. With `limit_bytes`, only as many of them, from the first on, as take no more: one at
-        least."""
+        """The given rows, copied out. With `limit_bytes`, only the first rows that take no more than this limit, but at
+        least one row."""
 
 
 class Zones(NamedTuple):
     """Pages in zones: page p is in zone `of_page[p]`, and no row of zone z has a code outside `lows[z]` to `highs[z]`.
 
-    A relation without an index may have them as `zones`, so that a scan can skip pages nobody waits for.
+    A relation without an index may have `zones`, so that a scan can skip pages that no tuple waits for.
     """
 
     of_page: Int64Array
@@ -74,13 +74,13 @@ class Relation(Protocol):
 
 
 class PageFrames(Protocol):
-    """Room for pages that stay until others are put in their place, whatever else is read meanwhile."""
+    """Places in memory for pages. A page stays until another page takes its place, whatever else is read."""
 
     def load(self, pages: Int64Array, frames: Int64Array, *, each: bool = False) -> None:
-        """Read page `pages[i]` into frame `frames[i]`, all of them different frames.
+        """Read page `pages[i]` into frame `frames[i]`. All frames differ.
 
-        Pages ascend and neighbours come in one read; with `each` they come in any order, any of them more than once, and
-        every one is a read of its own. After an error the frames hold nothing that may be used.
+        Pages ascend, and neighbours come in one read. With `each`, pages may come in any order and more than once, and
+        every page is a read of its own. After an error the frames hold nothing that may be used.
         """
 
     def run(self, pages: Int64Array, frames: Int64Array) -> PageRun:
@@ -103,7 +103,7 @@ class IndexedRelation(Relation, Protocol):
 
 
 class KeyLookup(Protocol):
-    """An index that lies on disk, with a part of it in memory, as one join uses it."""
+    """An index on disk, as one join uses it: a part of the index is in memory."""
 
     def locate(self, codes: Int64Array) -> PageRuns: ...
 
@@ -115,14 +115,14 @@ class KeyLookup(Protocol):
 
 
 class DiskIndex(Protocol):
-    """Where every key lives, on disk: what a relation has as `disk_index` if its rows are in no order of codes.
+    """An index on disk of every key. A relation has a `disk_index` if its rows are not sorted by code.
 
-    The keys that are wanted most come first; as many of them as a join likes are held in memory and cost no read.
+    The keys that are wanted most come first. A join holds as many of these keys in memory as it likes; they cost no read.
     """
 
     least_bytes: int  # what any look-up needs in memory
-    hot_key_bytes: int  # and for each key that is held
-    hot_keys: int  # that can be held
+    hot_key_bytes: int  # and what each key held in memory needs
+    hot_keys: int  # keys that can be held in memory
 
     def lookup(self, budget: Budget, hot_keys: int) -> KeyLookup: ...
 
@@ -142,8 +142,8 @@ class JoinSpec:
     """What to join and what to put out.
 
     `on` pairs stream columns with the relation's key columns, in the order of the relation's key. `carry` names the stream
-    columns of the output, `columns` the relation's; semi and anti joins have no relation columns. With a `condition`,
-    `on` is empty.
+    columns of the output, `columns` the relation columns of the output. Semi and anti joins have no relation columns. With a
+    `condition`, `on` is empty.
     """
 
     stream_schema: pa.Schema
@@ -165,7 +165,7 @@ class JoinSpec:
             raise ParameterError(f"a {self.how} join puts out stream columns only; leave columns empty")
 
     def check_against(self, relation: Relation) -> None:
-        """Every column that is named exists in the relation, and the keys can be compared."""
+        """Raise an error if a named column is not in the relation, or if the keys can't be compared."""
         if self.condition is not None:
             self.condition.check(self.stream_schema, relation.schema)
         elif tuple(pair[1] for pair in self.on) != relation.key:
@@ -185,7 +185,7 @@ class JoinSpec:
 
 
 class SemiStreamJoin(Protocol):
-    """A join of a stream with a relation. It reads no clock and never waits: whoever drives it does."""
+    """A join of a stream with a relation. A join reads no clock and never waits; its host does."""
 
     @property
     def pending(self) -> int:
@@ -193,8 +193,8 @@ class SemiStreamJoin(Protocol):
 
     @property
     def longest_wait(self) -> int:
-        """Reads for which a tuple stays inside at most, whatever else comes: of steps, those that read a page. Steps between
-        them put out the rest of what was found. It may grow with the relation, and with the pages of one key."""
+        """The most reads for which a tuple stays inside, whatever else comes. A step without a read does not count: such a step
+        puts out the rest of what was found. The number may grow with the relation, and with the pages of one key."""
 
     def offer(self, batch: pa.RecordBatch) -> int:
         """Take rows from the front of `batch`; returns how many. Fewer than all means: step, then offer the rest."""

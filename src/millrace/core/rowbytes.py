@@ -1,4 +1,4 @@
-"""How many bytes each row of Arrow data takes: what bounds memory where rows differ in size."""
+"""How many bytes each row of Arrow data takes. This bounds memory where rows differ in size."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def sizes_of(columns: Iterable[pa.Array], rows: int) -> Int64Array:
 
 
 def fitting(sizes: Int64Array, limit_bytes: int) -> int:
-    """How many rows, from the first on, take no more than `limit_bytes` together."""
+    """How many of the first rows take no more than `limit_bytes` together."""
     return int(np.searchsorted(np.cumsum(sizes), limit_bytes, "right"))
 
 
 def within(batch: pa.RecordBatch, limit_bytes: int | None) -> pa.RecordBatch:
-    """The first rows of a batch, as many as take no more than `limit_bytes`, but one at least; all without a limit."""
+    """The first rows of a batch that take no more than `limit_bytes`, but at least one row. Without a limit: all rows."""
     if limit_bytes is None or batch.nbytes <= limit_bytes:
         return batch
     return batch.slice(0, max(1, fitting(sizes_of(batch.columns, batch.num_rows), limit_bytes)))
 
 
 def cuts(sizes: Int64Array, limit_bytes: int, limit_rows: int) -> list[tuple[int, int]]:
-    """Ranges of rows one behind the other, each of at most so many bytes and rows, but of one row at least.
+    """Consecutive ranges of rows. Each range has at most so many bytes and rows, but at least one row.
 
     >>> cuts(np.array([3, 3, 9, 1, 1, 1]), limit_bytes=6, limit_rows=2)
     [(0, 2), (2, 3), (3, 5), (5, 6)]
@@ -88,7 +88,7 @@ def _value_bytes(values: pa.Array) -> Any:
 
 
 def _offsets(values: pa.Array) -> Any:
-    """Where each value begins, and the last ends, as whole numbers; None for types that have none."""
+    """Where each value begins, and where the last value ends; None for types without offsets."""
     kind = values.type
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_list(kind):
         width: Any = np.int64

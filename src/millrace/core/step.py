@@ -17,15 +17,15 @@ class StepCounts:
     tuples_in: int = 0  # stream tuples that entered the window
     pages_read: int = 0
     bytes_read: int = 0
-    seeks: int = 0  # reads that did not go on where the one before had ended
+    seeks: int = 0  # reads that did not begin where the read before ended
     index_reads: int = 0  # blocks of an index on disk; an index in memory costs none
     probes: int = 0  # look-ups in the window, or in a page
     matches: int = 0  # pairs whose keys are equal
     removed: int = 0  # stream tuples that left the window
-    matched: int = 0  # of those, the ones with at least one match
+    matched: int = 0  # of these tuples, those with at least one match
     front_lookups: int = 0
     front_hits: int = 0
-    pinned_matches: int = 0  # of the matches, those with rows that are kept in memory
+    pinned_matches: int = 0  # matches with rows that are kept in memory
     absent_keys: int = 0  # left because the relation has no such key
     null_keys: int = 0
     condition_false: int = 0  # left because a further condition did not hold
@@ -48,9 +48,9 @@ class StepCounts:
 class Step:
     """One pass of a join's loop.
 
-    `output` holds finished rows in the join's output schema, and `sequence[i]` says which stream tuple (counted from 0 in
-    the order offered) row i belongs to. `left` has the number of every tuple that left the window in this step, `entered` the
-    step in which it had come.
+    `output` holds finished rows in the join's output schema. `sequence[i]` is the stream tuple of row i, counted from 0 in
+    the order offered. `left` has the number of every tuple that left the window in this step. `entered` has the step in which
+    each of these tuples had entered.
     """
 
     counts: StepCounts

@@ -1,6 +1,7 @@
 """Unit costs of a machine, and a calibration that takes about a second.
 
-Field names are those of the cost model: seconds for one of each. `read(bytes)` is the cost of one read after a seek.
+Field names are those of the cost model. Each value is the seconds for one such operation. `read(bytes)` is the cost of one read
+after a seek.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class UnitCosts:
         return self.seek + count * self.read_byte
 
     def work(self, counts: StepCounts) -> float:
-        """Seconds of the processor for what steps did, reading apart: the terms of the cost model, term by term.
+        """Processor seconds for what steps did, without reads: the terms of the cost model, term by term.
 
-        A look-up in a front stage costs a probe; one in an index that is in memory belongs to taking a tuple.
+        A look-up in a front stage costs a probe. A look-up in an index in memory is part of taking a tuple.
         """
         probes = counts.probes + counts.front_lookups
         return (
@@ -58,9 +59,9 @@ class UnitCosts:
 
 
 def calibrate_reads(path: Path, page_bytes: int, *, seconds: float = 0.5, direct: bool = True, seed: int = 0) -> UnitCosts:
-    """Measure this file's device: random reads of a page against long sequential ones, half of the time each.
+    """Measure the device of this file: random reads of a page, and long sequential reads, half of the time each.
 
-    A file smaller than a few long reads tells too little; the defaults are kept then.
+    A file smaller than a few long reads tells too little; then the defaults are kept.
     """
     size = path.stat().st_size
     long_read = 4 << 20

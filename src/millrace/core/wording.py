@@ -1,4 +1,4 @@
-"""Numbers as people read them: thousands apart, with their unit, and one page but two pages."""
+"""Numbers for people: commas between thousands, a unit, singular and plural (one page, two pages)."""
 
 from __future__ import annotations
 
