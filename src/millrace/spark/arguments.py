@@ -1,4 +1,4 @@
-"""What people write in a call of `enrich`, checked and put into one form; each error says what to write instead."""
+"""The arguments of `enrich`, checked and put into one form. Each error says what to write instead."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _way_to_a_frame(data: Any, what: str) -> str:
 
 
 def wrong_table(table: Any) -> ParameterError:
-    """For what is no table: the way to one."""
+    """The error for a value that is no table: it says how to make a table."""
     if isinstance(table, DataFrame):
         advice = "build a table from it once, with mr.MasterTable.build(frame, key, path)"
     elif isinstance(table, (str, os.PathLike)):
@@ -71,7 +71,7 @@ def _named_type(value: Any) -> str:
 
 
 def checked_how(how: Any) -> How:
-    """One of the four joins. Spark's own names for them serve too, in upper or lower case.
+    """One of the four joins. Spark's own names work too, in upper or lower case.
 
     >>> checked_how("left_outer"), checked_how("ANTI")
     ('left', 'anti')
@@ -101,7 +101,7 @@ def checked_on(on: Any) -> Pairs | Condition:
 
 
 def in_key_order(on: Sequence[tuple[str, str]], key: tuple[str, ...], given: Any) -> Pairs:
-    """The pairs in the order of the table's key, which they must name in full. `given`: what the caller wrote."""
+    """The pairs in the order of the table's key. The pairs must name the whole key. `given`: what the caller wrote."""
     theirs = {table: mine for mine, table in on}
     if set(theirs) == set(key) and len(on) == len(key):
         return tuple((theirs[name], name) for name in key)
@@ -118,7 +118,7 @@ def in_key_order(on: Sequence[tuple[str, str]], key: tuple[str, ...], given: Any
 
 
 def chosen_columns(columns: Any, schema: pa.Schema, on: Pairs, how: How, sensitive: bool) -> Pairs:
-    """(table column, name in the output) of what is to be added, in the order asked for."""
+    """(table column, name in the output) of the columns to add, in the order asked for."""
     if how in ("semi", "anti"):
         if columns:
             raise ParameterError(f"a {how} join puts out stream columns only; leave columns= out")

@@ -1,4 +1,4 @@
-"""What `MasterTable.build` is given, checked before anything runs: each error names the column or the argument."""
+"""The arguments of `MasterTable.build`, checked before anything runs. Each error names the column or the argument."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_batch(data: Any, what: str) -> None:
 
 
 def key_fields(data: DataFrame, key: str | Sequence[str]) -> list[StructField]:
-    """The key columns, each there once and of a type whose equality is that of its bytes."""
+    """The key columns. Each column is there once, and values of its type are equal if their bytes are equal."""
     fields = [_key_field(data, name) for name in _names(key)]
     twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
     if twice:

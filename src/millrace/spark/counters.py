@@ -1,8 +1,8 @@
 """How the counts of tasks reach the driver: an accumulator in which every partition of a micro-batch counts once.
 
-A plain accumulator adds up whatever runs, what was run again included. This one keeps the counts of a partition under the
-name of the partition: the same partition run again only replaces what is there. Nothing of it happens per row, whereas
-Spark's `observe` calls an aggregate for each of them, which takes about a tenth of a batch.
+A plain accumulator adds up whatever runs, repeated tasks included. This accumulator keeps the counts of a partition under the
+name of the partition: a partition that runs again replaces its own counts. It does no work per row. Spark's `observe` calls an
+aggregate for each row, which takes about a tenth of a batch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TaskCounters:
         self._label = label
 
     def send(self, counts: str) -> None:
-        """The counts of this task. Outside a streaming query nobody can ask for them."""
+        """Send the counts of this task. Outside a streaming query nobody can read them."""
         task = TaskContext.get()
         batch = task.getLocalProperty(_BATCH) if task is not None else None
         if task is not None and batch is not None:
@@ -68,8 +68,8 @@ def counters_for(stream: DataFrame, label: str) -> TaskCounters | None:
 
 
 def collected(run: str, batch: int) -> tuple[dict[str, list[str]], set[str]]:
-    """What the tasks of a batch have sent: the `enrich` calls and the counts of their partitions. And all calls that have sent
-    something in any batch of the run."""
+    """What the tasks of a batch have sent: the `enrich` calls and the counts of their partitions. Also returns all calls that
+    have sent something in any batch of the run."""
     with _lock:
         everything = dict(_used[1].value) if _used is not None else {}
     calls: dict[str, list[str]] = {}

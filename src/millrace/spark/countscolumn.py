@@ -1,6 +1,6 @@
 """Counts that travel with the rows, as a column of text: for batch DataFrames with an `Observation`, and under Spark Connect.
 
-Streams of a classic session need none of this: their counts go beside the rows (see `counters`).
+Streams of a classic session need no such column: their counts go through an accumulator (see `counters`).
 
     by key   the last row of a group has the counts of the group
     by row   a row behind all others has the counts of the task, and is dropped on the driver's side
@@ -23,17 +23,17 @@ from millrace.core.errors import ParameterError
 
 
 def with_last_row(rows: int, counts: str | None) -> pa.Array:
-    """The column for rows of a group; counts only if its last row is among them."""
+    """The column for rows of a group. It holds counts only if the last row of the group is among the rows."""
     return pa.concat_arrays([pa.nulls(rows - 1, pa.utf8()), pa.array([counts], pa.utf8())])
 
 
 def beside_rows(rows: int, tables: int) -> list[pa.Array]:
-    """For whole rows, the columns of so many tables: these are rows, and have no counts."""
+    """The columns beside whole rows, for so many tables: each row is a real row and has no counts."""
     return [pa.array(np.ones(rows, np.bool_)), *[pa.nulls(rows, pa.utf8())] * tables]
 
 
 def counts_row(schema: pa.Schema, counts: Sequence[str]) -> list[pa.Array]:
-    """The columns of a row that is none: it carries the counts of the tables."""
+    """The columns of a row that is no real row: it carries the counts of the tables."""
     return [*(pa.nulls(1, field.type) for field in schema), pa.array([False]), *(pa.array([text]) for text in counts)]
 
 

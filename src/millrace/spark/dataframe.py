@@ -1,4 +1,4 @@
-"""A plan as a DataFrame: what travels to the workers, what comes back, and where it goes.
+"""A plan as a DataFrame: what travels to the workers, what comes back, and which columns it becomes.
 
 by key   keys and the time of the batch --> workers --> matches beside the rows, which never leave the JVM
 by row   whole rows --> workers --> joined rows
@@ -32,11 +32,12 @@ def joined_frame(stream: DataFrame, plan: Plan, observation: Observation | None)
 
 
 def _by_key(stream: DataFrame, joins: Sequence[JoinPlan], observation: Observation | None) -> DataFrame:
-    """Keys to the workers, structs back, or plain values if it is but one; the stream's own columns stay where they are.
+    """Keys go to the workers; structs come back, or plain values if there is only one. The stream's own columns stay in the
+    JVM.
 
-    The place of the time is computed in a projection of its own, which the optimizer can't merge into the call. Without
-    it a columnar source feeds the call directly, and Spark 4.3 then turns every row with all that was added into columns
-    once more, only to read rows from them again.
+    The place of the time is computed in a projection of its own, which the optimizer can't merge into the call. Without this
+    projection a columnar source feeds the call directly. Spark 4.3 then turns every row into columns once more, only to read
+    rows from the columns again.
     """
     kinds = [_returned(join) for join in joins]
     fields = list(itertools.chain(*kinds))
@@ -91,17 +92,17 @@ def _matched(joined: DataFrame, asked: Asked, places: Sequence[str], match: str)
 
 
 def _added(asked: Asked, places: Sequence[str]) -> list[Column]:
-    """The columns of the output, from where those that were fetched lie."""
+    """The columns of the output, made of the columns that came back."""
     where = dict(zip(asked.fetched, places, strict=False))
     schema = asked.table.schema
     return [with_collation(F.col(where[column]), schema.field(column)).alias(name) for column, name in asked.columns]
 
 
 def _by_row(rows: DataFrame, stream: DataFrame, plan: Plan, observation: Observation | None) -> DataFrame:
-    """Whole rows to the workers, joined rows back. Columns go by position, under names of our own until the end.
+    """Whole rows go to the workers, joined rows come back. Columns go by position, under names of our own until the end.
 
-    `rows` is the stream, and behind its columns what the joins by key have added. Columns of tables leave in the order of
-    the call, whatever they are called.
+    `rows` has the columns of the stream, then the columns that the joins by key have added. Columns of tables come out in the
+    order of the call, whatever their names.
     """
     carried, own = rows.schema.fields, len(stream.columns)
     fields = list(carried)
@@ -132,17 +133,17 @@ def _by_row(rows: DataFrame, stream: DataFrame, plan: Plan, observation: Observa
 
 
 def _zero() -> Column:
-    """0, which Spark knows only when a task runs."""
+    """The number 0, as an expression that Spark can't compute before a task runs."""
     return F.spark_partition_id().bitwiseAND(0)
 
 
 def _batch_time(place: Column) -> Column:
     """The time of the micro-batch; `place` is `_zero()` or a column of it.
 
-    Spark writes a plain timestamp into the code that it generates, and then has to compile and warm up that code anew in
-    every micro-batch, which takes longer than the join of a small one. The function of a `zip_with` is interpreted, so a
-    timestamp in it stays out of the code, and of all functions that are, this one costs least for each row. That the place
-    in the array is not known beforehand keeps the time from being folded.
+    Spark writes a plain timestamp into the code that it generates. It then has to compile and warm up this code in every
+    micro-batch, which takes longer than the join of a small micro-batch. The function of a `zip_with` is interpreted, so its
+    timestamp stays out of the code. Of all interpreted functions, `zip_with` costs least for each row. The place in the array
+    is not known beforehand, so Spark can't fold the time into a constant.
     """
     one = F.array(F.lit(0))
     return F.zip_with(one, one, lambda _, __: F.current_timestamp())[place]

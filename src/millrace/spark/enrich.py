@@ -34,20 +34,21 @@ def enrich(
 ) -> DataFrame:
     """Join `stream` with `table` and return the result as a DataFrame.
 
-    table       a `MasterTable`, a `ParquetTable`, or several as a list of `Lookup`: all of them in one trip to Python (those
-                that need whole rows there, as most conditions do, in another)
-    on          a column of both sides, a list of them, a pair (stream column, table column), a dict stream -> table, or a
+    table       a `MasterTable`, a `ParquetTable`, or a list of `Lookup` for several tables. All tables share one trip to
+                Python; tables that need whole rows there, as most conditions do, share a second trip
+    on          a column of both sides, a list of columns, a pair (stream column, table column), a dict stream -> table, or a
                 condition: mr.between, mr.near, mr.similar, mr.expr
-    how         inner, left, semi (rows whose key is in the table) or anti (rows whose key is not); Spark's names for them serve
-                too, such as left_outer
-    columns     table columns to add; a dict gives them new names. Default: all, but a key of the same name only once. They come
-                behind those of the stream, table by table in the order given
-    memory      bytes that one task may use, such as "256m"; several tables share it
+    how         inner, left, semi (rows whose key is in the table) or anti (rows whose key is not in the table); Spark's names
+                such as left_outer work too
+    columns     table columns to add; a dict gives new names. Default: all, but a key of the same name only once. The columns
+                come after the columns of the stream, table by table in the order given
+    memory      memory that one task may use, such as "256m", or a number of bytes; several tables share the memory
     strategy    auto, or the name of a join: see `millrace.catalog`
     read        auto, mmap (pages used in place), direct (past the page cache) or buffered
-    partitions  shuffle the stream into this many tasks first; needed when the source has too few
-    ordered     rows of a partition come in the order of the stream; tables with at most 16 rows to a key do so in any case
-    name        under which the counts of each micro-batch are reported; `observation` does it for a batch DataFrame
+    partitions  shuffle the stream into this many tasks first; useful when the source has too few partitions
+    ordered     rows of a partition come in the order of the stream; with at most 16 table rows to a key they always do
+    name        name of this call in reports
+    observation a Spark `Observation` that takes the counts of a batch DataFrame
 
     Every error that can be seen beforehand is raised here, before anything runs.
     """

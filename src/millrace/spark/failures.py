@@ -1,4 +1,4 @@
-"""What a task of millrace said, out of the exception that Spark made of it."""
+"""The error of a millrace task, found inside the exception that Spark raises."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SAID = re.compile(r"millrace\.core\.errors\.(\w+): (.*)")
 
 
 def task_error(failed: BaseException | None) -> MillraceError | None:
-    """The error that a task raised, when it is behind this exception of Spark; None when millrace did not raise one.
+    """The millrace error behind an exception of Spark; None if millrace did not raise the error.
 
-    Spark puts the traceback of the task, of the worker and of the driver into one text; this is the line that matters.
+    Spark puts the tracebacks of task, worker and driver into one text. This function finds the line that matters.
     """
     seen: set[int] = set()
     while failed is not None and id(failed) not in seen:

@@ -1,4 +1,4 @@
-"""What the steps of a group put out, gathered and put in the order of the stream."""
+"""The output of all steps of a group, gathered and put in the order of the stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Columns = Callable[[int, int], list[pa.Array]]
 
 
 class Gathered:
-    """What many steps put out, on the way to one batch. Small outputs are merged: a batch of one row takes a kilobyte."""
+    """The output of many steps, on the way to one batch. Small outputs are merged: a batch of one row takes a kilobyte."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -49,8 +49,8 @@ class Gathered:
 def in_stream_order(
     asked: Asked, rows: int, sequence: Int64Array, output: pa.RecordBatch, measured_from: int
 ) -> tuple[Columns, Int64Array | None]:
-    """What goes back for the rows of a group: (flag, columns ...) or (array of matches), from one row to another. And the
-    bytes of each row, if all of them take more than `measured_from`."""
+    """What goes back for a range of rows of a group: (flag, columns ...) or (array of matches). Also the bytes of each row, if
+    all rows together take more than `measured_from`."""
     sizes = sizes_of(output.columns, output.num_rows) if output.nbytes > measured_from else None
     if asked.shape == "array":
         order = np.argsort(sequence, kind="stable")

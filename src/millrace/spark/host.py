@@ -1,11 +1,11 @@
-"""A table, or several, as one task has them: opened, joined by the plan, and counted.
+"""The tables of one task: opened, joined by the plan, and counted.
 
     TaskTable    the table at the version of the batch, the plan as this machine follows it, its ledger and its counts
     LookupHost   keys that are answered at once
     GroupHost    keys that are joined in groups, so that their matches can be put in the order of the stream
-    RowsHost     whole rows, through one join or several in a row, in any order or in that of the stream
+    RowsHost     whole rows, through one join or several joins in turn, in any order or in stream order
 
-All of them run the join by `core.host.Host`.
+All three hosts run the join by `core.host.Host`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _READ_COUNTS = ("pages_read", "bytes_read", "seeks", "index_reads", "probes")
 
 @dataclass(frozen=True)
 class Joined:
-    """Rows of a group that were joined: `columns(start, end)` gives what goes back for some of them, in stream order."""
+    """Joined rows of a group. `columns(start, end)` gives what goes back for a range of these rows, in stream order."""
 
     rows: int
     columns: Callable[[int, int], list[pa.Array]]
@@ -77,7 +77,7 @@ class TaskTable:
         return join
 
     def _known(self) -> dict[str, Any]:
-        """What this machine can tell a join: what a seek costs on its disk."""
+        """What this machine can tell a join: the unit costs of its disk."""
         if "costs" not in algorithm(self.plan.asked.strategy).told or self.relation.resident:
             return {}
         return {"costs": unit_costs(self.relation)} if isinstance(self.relation, StoredRelation) else {}
@@ -86,7 +86,7 @@ class TaskTable:
         self._before = self.ledger.totals
 
     def give_up_group(self) -> None:
-        """Forget the join, and what was counted in this group, but for what was read."""
+        """Forget the join and the counts of this group, but keep the counts of reads."""
         self.reversed_ranges = lambda: 0
         counts, before = self.ledger.totals.as_dict(), self._before.as_dict()
         reads = StepCounts(**{name: counts[name] - before[name] for name in _READ_COUNTS})
@@ -102,7 +102,7 @@ class TaskTable:
         self.peak_bytes = max(self.peak_bytes, self._budget.used_bytes + max(0, more))
 
     def too_long(self, found_bytes: int, limit_bytes: int) -> BudgetError:
-        """What one key finds does not fit."""
+        """The error for a key whose matches do not fit into memory."""
         given = self.plan.asked.given_bytes
         needed = given * found_bytes // max(1, limit_bytes) + (1 << 20)
         return BudgetError(
@@ -152,7 +152,7 @@ class LookupHost:
         table.reversed_ranges = lambda: self._lookup.reversed_ranges
 
     def join(self, keys: Sequence[pa.Array]) -> Joined:
-        """Look up the first of these keys: as many as there is memory for, but one at least."""
+        """Look up the first keys: as many as there is memory for, but at least one."""
         table, memory, group = self.table, self.table.plan.memory, self.table.plan.group
         table.groups += 1
         size = min(self._rows, len(keys[0]))
@@ -182,7 +182,7 @@ class GroupHost:
         self._groups = _Groups([table])
 
     def join(self, keys: Sequence[pa.Array]) -> Joined:
-        """Join the first of these keys: as many as there is memory for, but one at least."""
+        """Join the first keys: as many as there is memory for, but at least one."""
         asked = self.table.plan.asked
         self.table.groups += 1
         while True:
@@ -214,7 +214,7 @@ class RowsHost:
         return self._groups.output_schema
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take all of a batch; what is put out meanwhile."""
+        """Take all rows of a batch; yields the output so far."""
         if not self._in_order:
             yield from _outputs(self._groups.fed(batch))
             return
@@ -224,11 +224,11 @@ class RowsHost:
             yield from self._joined_in_order()
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Go on until nobody waits; what is put out."""
+        """Step until no row waits; yields the output."""
         yield from self._joined_in_order() if self._in_order else _outputs(self._groups.drained())
 
     def _joined_in_order(self) -> Iterator[pa.RecordBatch]:
-        """Join the rows that are held, and put out what is found in their order."""
+        """Join the rows that are held, and put out their matches in the order of these rows."""
         held, self._held = self._held, []
         rows = pa.concat_batches(held) if held else no_rows(self.tables[0].plan.asked.spec.stream_schema)
         while rows.num_rows:
@@ -247,8 +247,8 @@ class RowsHost:
 class _Groups:
     """Groups of rows, each joined to its end.
 
-    How long the rows of a group are shows only when they are found. If they take more than was set aside, the group is given
-    up and joined again with fewer rows at a time; later groups may be larger again.
+    The size of the found rows is not known beforehand. If they take more memory than was set aside, the group is given up and
+    joined again with fewer rows at a time. Later groups may be larger again.
     """
 
     def __init__(self, tables: Sequence[TaskTable]) -> None:
@@ -278,8 +278,8 @@ class _Groups:
         return self._said(self._host.drain())
 
     def join(self, batch: pa.RecordBatch) -> tuple[Int64Array, pa.RecordBatch] | None:
-        """What all rows of a batch find: the number of the row for each row of the output. None if that takes too much: the
-        next group is smaller."""
+        """The matches of all rows of a batch, with the number of the stream row for each row of the output. None if the matches
+        take too much memory: the next group is smaller."""
         for table in self._tables:
             table.begin_group()
         removed = self._host.ledger.totals.removed
@@ -295,7 +295,7 @@ class _Groups:
         return sequence - first, output
 
     def _gathered(self, batch: pa.RecordBatch) -> Gathered:
-        """What the rows of a batch find, or so much of it that it is too much."""
+        """The matches of the rows of a batch; stops early if they take too much memory."""
         gathered = Gathered(self.output_schema)
         for step in chain(self.fed(batch), self.drained()):
             gathered.add(step)
@@ -304,7 +304,7 @@ class _Groups:
         return gathered
 
     def join_one(self, row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What one row finds, in parts."""
+        """The matches of one row, in parts."""
         found_bytes = 0
         for output in _outputs(chain(self.fed(row), self.drained())):
             found_bytes += output.nbytes
@@ -313,7 +313,7 @@ class _Groups:
         self._done(1, found_bytes)
 
     def _done(self, rows: int, found_bytes: int) -> None:
-        """Groups may be larger again, if one of twice the size would surely do."""
+        """Let groups grow again, if a group of twice the size would surely fit."""
         for table in self._tables:
             table.note_group(rows)
         if 4 * found_bytes < self._limit_bytes:
@@ -330,7 +330,7 @@ class _Groups:
         self._begin()
 
     def _said(self, steps: Iterator[Step]) -> Iterator[Step]:
-        """The same steps. A budget error of a join is said of all that was given."""
+        """The same steps. A budget error of one join is reworded for the whole memory of the call."""
         try:
             yield from steps
         except BudgetError as small:

@@ -4,7 +4,7 @@
            millrace:orders#7@     of a batch DataFrame, which may be made anew in every `foreachBatch`
     name   orders, orders 2       numbered within the query, in the order of the calls
 
-The number in a label counts calls in the process, so that after a restart the same call has another one. Names are the same.
+The number in a label counts calls in the process, so a call has another label after a restart. Its name stays the same.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def plain_name(label: str) -> str:
 
 
 def note_observation(observation: Any, label: str) -> None:
-    """For an Observation without a name; Spark Connect soon gives it one that nobody can read."""
+    """Remember the name of the call for an Observation without a name. Spark Connect would give it an unreadable name."""
     if not observation._name:
         _observed[observation] = plain_name(label)
 
 
 def observation_name(observation: Any) -> str:
-    """That of the Observation; if it was made without one, that of the call."""
+    """The name of the Observation, or of the call if the Observation was made without a name."""
     return str(_observed.get(observation) or observation._name or "")
 
 
@@ -54,7 +54,7 @@ def shown_names(labels: Iterable[str], of_run: Iterable[str]) -> dict[str, str]:
 
 
 def _free(name: str, plain: set[str], taken: set[str]) -> str:
-    """The name itself, or with the first number that makes it no name of another call."""
+    """The name, with a number behind it if another call has this name."""
     if name not in taken:
         return name
     numbered = (f"{name} {number}" for number in itertools.count(2))

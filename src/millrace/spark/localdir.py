@@ -1,7 +1,7 @@
 """Where executors keep local copies of shards: two settings of the session.
 
 spark.millrace.localDir        a folder on a disk of each executor; `$NAME` is a variable of the executor's environment
-spark.millrace.localDirLimit   what the copies may take there, such as "50g"; default: half of that disk
+spark.millrace.localDirLimit   space that the copies may take, such as "50g"; default: half of the disk
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LocalDir:
             raise ParameterError(f"{LIMIT}: {wrong}") from None
 
     def copies(self, table: Path) -> LocalCopies | None:
-        """For a task: where to keep copies of this table; None where it lies on the same disk, so that a copy gains nothing."""
+        """For a task: where to keep copies of this table. None if the table lies on the same disk: nothing to gain."""
         copies, device = _copies(self)
         return copies if table.stat().st_dev != device else None
 

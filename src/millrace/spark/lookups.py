@@ -17,8 +17,8 @@ On = str | Sequence[Any] | Mapping[str, str] | Condition
 
 @dataclass(frozen=True)
 class Lookup:
-    """One of several tables that `enrich` looks up in one pass. `on`, `how` and `columns` are as there; no `how`: that of the
-    call."""
+    """One of several tables that `enrich` joins in one call. `on`, `how` and `columns` are those of `enrich`. Without `how`,
+    the `how` of the call holds."""
 
     table: MasterTable | ParquetTable
     on: On
@@ -28,7 +28,7 @@ class Lookup:
 
 
 def as_lookups(table: Any, on: On | None, how: str, columns: Any, name: str | None) -> list[Lookup]:
-    """What was asked for, as a list of look-ups."""
+    """The table or tables of a call, as a list of look-ups."""
     check_name(name)
     checked_how(how)
     if isinstance(table, Lookup):

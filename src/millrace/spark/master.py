@@ -78,10 +78,10 @@ class Description:
 
 
 class MasterTable:
-    """Master data for `enrich`: a folder that is built once, and again when the data changes.
+    """A table for `enrich`: a folder that is built once, and built again when the data changes.
 
-    Versions are immutable. A build writes beside the version in use and publishes by one atomic rename, so a query that runs
-    meanwhile goes on with the version its batch started with, and a build that fails leaves the table as it was.
+    Versions are immutable. A build writes beside the version in use and publishes by one atomic rename. A micro-batch that runs
+    meanwhile goes on with its version, and a build that fails leaves the table as it was.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -93,12 +93,12 @@ class MasterTable:
 
     @staticmethod
     def exists(path: str | Path) -> bool:
-        """Whether there is a table in this folder. A build that goes on or was killed has made none yet."""
+        """Whether there is a table in this folder. A first build that still runs, or was killed, has made no table yet."""
         return table_exists(table_folder(path))
 
     @classmethod
     def open(cls, path: str | Path) -> MasterTable:
-        """A table that was built before. Checks that all of its files are there and whole as far as sizes tell."""
+        """Open a table that was built before. Checks that all files are there and have the right sizes."""
         table = cls(path)
         table.relation("buffered").close()
         return table
@@ -118,11 +118,11 @@ class MasterTable:
     ) -> MasterTable:
         """Write `data` as a new version of the table in folder `path`, as a Spark job.
 
-        `layout="key"` sorts by the key, so that neighbours share pages; `"hash"` spreads keys evenly and serves every key
-        type; `"auto"` takes `key` where it can. `"frequency"` puts rows first whose keys are wanted most, by `counts`: the key
-        columns and a number, such as `sales.groupBy("product_id").count()`; keys that are not there count as 0.
+        `layout="key"` sorts by the key, so that neighbours share pages. `"hash"` spreads keys evenly and serves every key
+        type. `"auto"` takes `key` where possible. `"frequency"` puts rows first whose keys are wanted most. It needs `counts`:
+        the key columns and a number, such as `sales.groupBy("product_id").count()`. Keys without a count count as 0.
         `path` must be visible under the same name to driver and executors.
-        `progress` shows rows, time left and bytes on disk on stderr: by default in a terminal or a notebook only.
+        `progress` shows rows, time left and bytes on disk on stderr. Default: only in a terminal or a notebook.
         """
         check_batch(data, "data")
         folder = table_folder(path)
@@ -152,12 +152,12 @@ class MasterTable:
 
     @property
     def latest(self) -> TableVersion:
-        """The newest version that batches of this moment see."""
+        """The version that a batch sees now."""
         return version_at(self.versions, now_us())
 
     @property
     def versions(self) -> list[TableVersion]:
-        """All that are there now: others may build while this table is in use."""
+        """All versions that are there now. Other programs may build new versions while this table is in use."""
         return read_versions(Path(self.path))
 
     def describe(self) -> Description:
@@ -166,7 +166,7 @@ class MasterTable:
         return Description(self.path, len(versions), version_at(versions, now_us()))
 
     def planned(self, stream: DataFrame, read: str) -> PlannedTable:
-        """For `enrich`: the version follows from the time of each batch, or is pinned where that can't be known."""
+        """For `enrich`: the version follows from the time of each batch, or is pinned where this time is not known."""
         versions = self.versions
         version, number = version_at(versions, now_us()), None
         identity = None if stream.isStreaming else batch_identity(stream.sparkSession)
@@ -189,8 +189,8 @@ def _default_shards(data: DataFrame) -> int:
 
 
 def _counts_by_key(counts: DataFrame, key: list[StructField]) -> DataFrame:
-    """The table of counts, checked: the key columns under their names in the table, and the count as a number that adds up
-    to the same in any order, so that a task that is tried again finds the same order of rows."""
+    """The table of counts, checked: the key columns under their names in the table, and the count. Counts add up to the same
+    number in any order, so that a task that is tried again finds the same order of rows."""
     check_batch(counts, "counts")
     fields = [column_field(counts, field.name, "table of counts") for field in key]
     check_key_types(fields)
@@ -262,7 +262,7 @@ def _code_expression(plan: BuildPlan, key: list[Any]) -> Any:
 
 
 def _rows_per_page(plan: BuildPlan, data: DataFrame) -> int:
-    """From a few rows of the data: how many make a page. Tasks measure the rows; only their sizes come to the driver."""
+    """How many rows make a page, from a few rows of the data. Tasks measure the rows; only sizes come to the driver."""
     plain = data.select(*[F.col(_quoted(name)).alias(f"c{i}") for i, name in enumerate(data.columns)])
     sizes = [row["bytes"] for row in plain.mapInArrow(_measured, _SIZE).limit(_SAMPLE_ROWS).collect()]
     own_code = plan.code_column == CODE_COLUMN
@@ -282,7 +282,7 @@ def _measured(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _shard_writer(plan: BuildPlan, page_rows: int, noted: bool) -> Any:
-    """The function that writes one partition as one shard, and reports it. The name carries the attempt."""
+    """The function that writes one partition as one shard and reports the shard. The file name carries the attempt."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -32,22 +32,22 @@ _NOT_THERE = ("FILE_NOT_EXIST", "PATH_NOT_FOUND", "FileNotFoundException")  # Sp
 class ParquetTable:
     """Parquet files as a table: nothing to build, every group of stream rows is joined in one scan of the files.
 
-    Files are those that `spark.read.parquet` reads from the folder, with the same columns and types. Where Spark would leave a
-    file out silently, the folder is refused. So are Delta, Iceberg and Hudi tables, whose files hold deleted rows.
+    Files are those that `spark.read.parquet` reads from the folder, with the same columns and types. A folder is
+    refused if Spark would leave out a file silently. Delta, Iceberg and Hudi tables are refused: their files hold deleted rows.
 
-    A batch DataFrame, and one inside `foreachBatch`, sees the files that were there when `enrich` was called.
+    A batch DataFrame, also inside `foreachBatch`, sees the files that were there when `enrich` was called.
 
-    A streaming query sees those files too, in every micro-batch, and files that were added before the timestamp of the
-    micro-batch (10 ms before it, by the clock of the file system, which must agree with that of the driver). Write a file
+    A streaming query sees these files too, in every micro-batch. It also sees files that were added at least 10 ms before the
+    timestamp of the micro-batch, by the clock of the file system, which must agree with the driver's clock. Write a file
     elsewhere and rename it into the folder; do not touch it later (chmod, hard links). A file that is removed or rewritten
-    while a query runs is an error that names it.
+    while a query runs is an error that names the file.
 
-    After a restart Spark replays the last micro-batch. Its files then follow from their times alone. Where times can't tell,
-    because a file was written before the batch and renamed or touched after it, the replay is an error that names the file.
+    After a restart Spark replays the last micro-batch. The times of a file then decide whether the batch sees it. Where
+    times can't tell (written before the batch, renamed or touched after it), the replay is an error that names the file.
     A file that was removed or rewritten between the runs is not noticed.
 
     `pins="folder"` writes down the files of each micro-batch, for plain streams and inside `foreachBatch`. Every task, retry
-    and replay of the batch reads that list, so no clock is needed, and a file that is gone or was rewritten since is an error.
+    and replay of the batch reads the list. So no clock is needed, and a file that is gone or was rewritten is an error.
     The folder must be visible to driver and executors under the same path. The lists of the last 100 batches are kept.
     """
 
@@ -99,7 +99,7 @@ class ParquetTable:
         return replace(files, known=Listing(listed, files.known.folders), pinned=True)
 
     def _columns(self, spark: SparkSession) -> StructType:
-        """As Spark sees them, which asks an executor to read a file. The path is taken as it stands, brackets and stars too."""
+        """The columns as Spark sees them; an executor reads a file for this. Brackets and stars in the path mean themselves."""
         try:
             return spark.read.option("__globPaths__", "false").parquet(f"file://{self.path}").schema
         except (PySparkException, Py4JError) as failed:
@@ -132,7 +132,7 @@ class _Files:
     pinned: bool = False  # the known files are those of an earlier run
 
     def of_batch(self, timestamp_us: int) -> tuple[ParquetSource, ...]:
-        """The driver, and a batch DataFrame, take what is known; a micro-batch what its pin or its time says."""
+        """The files of a batch: for the driver and batch DataFrames the known files, else those of its pin or its time."""
         task = TaskContext.get()
         if task is None or not self.streaming:
             return self.known.files
@@ -146,7 +146,7 @@ class _Files:
         return self.pins.files(query, f"{timestamp_us:020d}", self._still_there)
 
     def _still_there(self) -> tuple[ParquetSource, ...]:
-        """What is there now. Files that were known must be among it: a list that lacks one would hide that it is gone."""
+        """The files that are there now. A known file that is missing is an error, so that nobody overlooks it."""
         found = {source.path: source for source in self._now().files}
         for source in self.known.files:
             now = found.get(source.path)

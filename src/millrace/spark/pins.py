@@ -1,7 +1,7 @@
-"""What the first run of a batch saw, written down, so that whoever runs the batch again sees the same.
+"""Pins: what the first run of a batch saw, written down, so that a second run of the batch sees the same.
 
-The query that runs inside `foreachBatch` has a timestamp of its own, so the version of a table can't follow from it. The first
-run of a batch writes the version it saw into the table's folder. For a `ParquetTable` with `pins=` it is the list of files.
+A query inside `foreachBatch` has a timestamp of its own, so the version of a table can't follow from the time. The first run of
+a batch writes the version that it saw into the table's folder. For a `ParquetTable` with `pins=` it writes the list of files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def batch_name(batch: int) -> str:
 
 
 def pinned_version(table: Path, identity: tuple[str, int], number: int) -> int:
-    """The version that the first run of this batch saw; `number` if this is the first. Whoever writes first wins."""
+    """The version that the first run of this batch saw; `number` if this is the first run. The first writer wins."""
     query, batch = identity
     folder = table / "pins" / query
     try:
@@ -75,7 +75,7 @@ class FilePins:
         return cls(str(place), mark)
 
     def files(self, query: str, name: str, list_now: Callable[[], tuple[ParquetSource, ...]]) -> tuple[ParquetSource, ...]:
-        """The files of a batch of a query: those of its first run; those that `list_now` finds if this is the first."""
+        """The files that the first run of this batch saw; the files that `list_now` finds if this is the first run."""
         try:
             if Path(self.folder, _MARK).read_text() != self.mark:
                 raise FileNotFoundError
@@ -111,7 +111,7 @@ def _source(plain: dict[str, object]) -> ParquetSource:
 
 
 def _first_text(folder: Path, name: str, make: Callable[[], str]) -> str:
-    """The text of a pin, which is that of whoever wrote it first; older pins are removed."""
+    """The text of a pin, as its first writer wrote it. Older pins are removed."""
     pin = folder / name
     try:
         return pin.read_text()

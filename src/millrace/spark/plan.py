@@ -1,11 +1,11 @@
-"""The plan of an `enrich` call: all that is decided, once, on the driver, before anything runs.
+"""The plan of an `enrich` call: everything is decided once, on the driver, before anything runs.
 
     enrich --> Plan --> print                     people read it
                     --> dataframe                 Spark's part: what travels to the workers and back
                     --> task, host                a worker follows it
 
-`planning` makes a plan. A worker decides nothing that stands here. If its machine can't follow, as where a table can't be
-mapped, the worker makes a new plan for that machine by the same function, and the report counts it (`plan_changes`).
+`planning` makes a plan, and workers follow it. If the machine of a worker can't follow the plan (the table can't be mapped
+there, for example), the worker makes a new plan for its machine by the same function. Reports count this as `plan_changes`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TRAVELS: dict[Shape, str] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What a call wants of one table, checked, and by which join it is to be done."""
+    """What a call wants of one table, checked, and the join that does it."""
 
     table: PlannedTable
     on: Pairs  # (stream column, table column); nothing, with a condition
@@ -59,8 +59,8 @@ class Asked:
     ordered: bool  # rows come in stream order; all shapes but `rows` do anyway
     spec: JoinSpec  # the join itself, over columns that are named by their places
     memory_bytes: int
-    tables: int  # that have as much memory, of what was given
-    label: str  # of the reports
+    tables: int  # that share the memory of the call, each with as much
+    label: str  # name of the call in reports
     condition: Condition | None = None  # as it was written
 
     @property
@@ -81,7 +81,7 @@ class Asked:
 
     @property
     def flagged(self) -> bool:
-        """Whether a struct starts with whether the row matched: a left join needs no such column beside others."""
+        """Whether a struct starts with a flag: did the row match? A left join that adds columns needs no flag."""
         return self.shape == "flag" or (self.shape == "row" and (self.how == "inner" or not self.columns))
 
     @property
@@ -102,13 +102,13 @@ class Asked:
         return RowSizes(row_bytes(self.spec.stream_schema), found, matches)
 
     def access(self, relation: Relation) -> Access:
-        """A look-up where pages lie in memory, and one row of the table answers a key."""
+        """A look-up, if pages lie in memory and one row of the table answers a key; otherwise a join."""
         if self.shape == "rows" or not isinstance(relation, StoredRelation):
             return "join"
         if isinstance(self.spec.condition, Between):
             return "range look-up"
         if not algorithm(self.strategy).instant or not relation.resident or relation.disk_index is not None:
-            return "join"  # with an index on disk a page is found by a search, which a join does for many keys at once
+            return "join"  # a search in an index on disk is done for many keys at once, by a join
         any_row_will_do = relation.codec.exact or relation.unique
         return "key look-up" if self.shape == "row" or (self.shape == "flag" and any_row_will_do) else "join"
 
@@ -126,7 +126,7 @@ class JoinPlan:
 
     @staticmethod
     def of(asked: Asked, relation: Relation, counters: TaskCounters | None = None) -> JoinPlan:
-        """The plan for a machine that has the table open like this."""
+        """The plan for a machine on which the table is open as `relation`."""
         access = asked.access(relation)
         memory, group = divide(
             asked.memory_bytes, asked.shape, access, asked.sizes(relation), in_order=asked.in_order, resident=relation.resident
@@ -134,7 +134,7 @@ class JoinPlan:
         return JoinPlan(asked, getattr(relation, "mode", None), access, memory, group, counters)
 
     def on_host(self, relation: Relation) -> JoinPlan:
-        """This plan, if the machine of a task can follow it; else the plan for that machine."""
+        """This plan, if the machine of a task can follow it; otherwise a new plan for the machine."""
         self._check(relation)
         same_read = getattr(relation, "mode", None) == self.read
         if same_read and (self.access == "join" or self.asked.access(relation) == self.access):
@@ -142,14 +142,14 @@ class JoinPlan:
         return JoinPlan.of(self.asked, relation, self.counters)
 
     def budget(self) -> Budget:
-        """The budget of a join or look-up, with what is set aside for putting rows in order."""
+        """The budget of a join or look-up. The memory for putting rows in order is already reserved."""
         budget = Budget(self.memory.join_bytes)
         if self.asked.shape != "rows":
             budget.reserve(_ORDERING, self.memory.ordering_bytes)
         return budget
 
     def lookup(self, relation: Relation) -> InstantLookup:
-        """What answers keys at once."""
+        """The look-up that answers keys at once."""
         spec = self.asked.spec
         assert isinstance(relation, StoredRelation)
         if isinstance(spec.condition, Between):
@@ -157,14 +157,14 @@ class JoinPlan:
         return InPlace(relation, spec.columns)
 
     def join(self, relation: Relation, budget: Budget, **known: object) -> SemiStreamJoin:
-        """The join, with nothing in it. `known`: what the host can tell it beside the rows of a group."""
+        """An empty join. `known`: what the host can tell the join beside the rows of a group."""
         row = algorithm(self.asked.strategy)
         if self.asked.shape != "rows":
             known["window_tuples"] = self.group.most
         return make_join(row.name, relation, self.asked.spec, budget, **row.parameters(**known))
 
     def in_all(self, small: BudgetError) -> BudgetError:
-        """What a join says of its own part of the memory, said of all that was given."""
+        """A budget error of one join, reworded for the whole memory of the call."""
         parts = (2 if self.asked.in_order else 1) * self.asked.tables
         if parts == 1:
             return small
@@ -173,7 +173,7 @@ class JoinPlan:
         return BudgetError(f"{reason} (of {given}, a join has one part of {parts}); give memory={needed} or more", needed)
 
     def _check(self, relation: Relation) -> None:
-        """The version that this batch sees still is what the query was planned for."""
+        """Raise an error if the version of this batch no longer fits the plan of the query."""
         asked = self.asked
         for name in (*asked.table_columns, *asked.table.key):
             kind = asked.table.schema.field(name).type
@@ -256,13 +256,13 @@ class Plan:
         return "\n".join([f"{given} for each task, {tasks}", *(str(join) for join in self.joins)])
 
     def counted_by(self, counters: tuple[TaskCounters | None, ...]) -> Plan:
-        """The same plan, with the way that the counts of each join take."""
+        """The same plan, with the counters that take the counts of each join."""
         joins = [replace(join, counters=way) for join, way in zip(self.joins, counters, strict=True)]
         return replace(self, joins=tuple(joins))
 
 
 def one_range_each(relation: Relation, condition: Condition, value: pa.DataType) -> bool:
-    """Whether every row of the stream lies in one range at most, which can be looked up."""
+    """Whether every row of the stream lies in at most one range, so that ranges can be looked up like keys."""
     if not isinstance(condition, Between) or not isinstance(relation, StoredRelation):
         return False
     return serves(relation, condition, value)

@@ -1,4 +1,4 @@
-"""What `enrich` needs to know of a table when it plans a query."""
+"""What `enrich` needs to know about a table to plan a query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from millrace.core.errors import TableError
 from millrace.core.protocols import Relation
 
-MAX_ARRAY_ROWS = 16  # matches of one row that still travel as an array beside it; more come as rows of their own
+MAX_ARRAY_ROWS = 16  # matches of one row that travel as an array beside the row; more matches come as rows of their own
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PlannedTable:
     longest_run: int | None  # most rows with one key; None where nobody knows
     strategy: str  # what strategy="auto" means
     open: Callable[[int, tuple[str, ...]], Relation]  # time of the batch in microseconds, columns wanted -> relation
-    null_keys: int = 0  # rows that are not in it because their key is null
+    null_keys: int = 0  # rows that were left out because their key is null
 
     @property
     def unique(self) -> bool:
@@ -38,7 +38,7 @@ class PlannedTable:
         return self.longest_run is not None and self.longest_run <= MAX_ARRAY_ROWS
 
     def open_in_task(self, timestamp_us: int, columns: tuple[str, ...]) -> Relation:
-        """`open` on an executor. The driver has seen the table, so if it is not here, it is this host that can't see it."""
+        """`open` on an executor. The driver has seen the table, so a missing table means that this host can't see the path."""
         try:
             return self.open(timestamp_us, columns)
         except (TableError, OSError) as failed:
@@ -48,7 +48,7 @@ class PlannedTable:
 
 
 def unreachable(path: str, failed: Exception | None = None, what: str = "table at") -> str:
-    """What to say, on an executor, of a path that the driver sees."""
+    """The message of an executor that does not find a path that the driver sees."""
     why = f" ({failed})" if isinstance(failed, PermissionError) else ""
     return (
         f"there is no {what} {path} on host {socket.gethostname()}{why}, though the driver had one there: driver and "
@@ -58,5 +58,5 @@ def unreachable(path: str, failed: Exception | None = None, what: str = "table a
 
 
 def _holds_something(path: str) -> bool:
-    """A mount that is not there leaves nothing, or an empty folder."""
+    """Whether the path holds a file. A missing mount leaves no folder, or an empty one."""
     return os.path.isfile(path) or (os.path.isdir(path) and bool(os.listdir(path)))

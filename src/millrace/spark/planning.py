@@ -1,6 +1,6 @@
 """How a plan is made: every table of a call is checked, its join chosen, and its memory divided.
 
-Every error that can be seen beforehand is raised here, on the driver: names and types that do not fit, a budget that is too
+Errors that can be seen beforehand are raised here, on the driver: names and types that do not fit, a budget that is too
 small, damage to an index.
 """
 
@@ -41,7 +41,7 @@ def make_plan(
     stream: DataFrame, lookups: Sequence[Lookup], memory_bytes: int, *, strategy: str, read: str, ordered: bool,
     partitions: int | None,
 ) -> Plan:  # fmt: skip
-    """The plan of a call. `memory_bytes` is what one task has for all tables together."""
+    """The plan of a call. `memory_bytes`: memory of one task for all tables together."""
     part = max(1, memory_bytes // len(lookups))
     asked: list[Asked] = []
     for number, lookup in enumerate(lookups, 1):
@@ -110,7 +110,7 @@ def _planned_table(stream: DataFrame, lookup: Lookup, key: tuple[str, ...], read
 
 
 def _strategy(wanted: str, table: PlannedTable, condition: Condition | None) -> str:
-    """The join by its name. With a condition the table is scanned, and R-MESHJOIN does that in one pass for a whole group."""
+    """The name of the join. A condition scans the table: R-MESHJOIN needs one pass for a whole group."""
     row = algorithm((table.strategy if condition is None else "rmeshjoin") if wanted == "auto" else wanted)
     check_condition(row, "equality" if condition is None else condition.kind)
     return row.name
@@ -127,7 +127,7 @@ def _spec(
     columns: tuple[str, ...],
 ) -> JoinSpec:  # fmt: skip
     """The join as the workers see it: columns of the stream are named by their places. Where keys travel, the join puts out
-    matches only; what a left or anti join makes of rows without a match is done where the rows are."""
+    only matches; the JVM then treats rows without a match as a left or anti join asks for."""
     if shape == "rows":
         schema = pa.schema([pa.field(f"s{i}", arrow_type(field.name, field.dataType)) for i, field in enumerate(stream.schema)])
         on = tuple((f"s{stream.columns.index(name)}", theirs) for name, theirs in pairs) if condition is None else ()
@@ -140,14 +140,14 @@ def _spec(
 
 
 def _behind(spec: JoinSpec, added: Sequence[pa.DataType]) -> JoinSpec:
-    """The same join of rows that earlier tables have put columns behind. No expression can name those by chance."""
+    """The same join, for rows that have the columns of earlier tables too. No expression can name these columns by chance."""
     more = [pa.field(f"__millrace_added{i}", kind) for i, kind in enumerate(added)]
     schema = pa.schema([*spec.stream_schema, *more])
     return replace(spec, stream_schema=schema, carry=tuple(schema.names))
 
 
 def _added_types(asked: Asked) -> list[pa.DataType]:
-    """Types of the columns that a table adds, as a join of whole rows behind it gets them: through the JVM, or as they are."""
+    """Types of the columns that a table adds, as a later join of whole rows gets them: through the JVM, or unchanged."""
     schema = asked.table.schema
     if asked.shape == "rows":
         return [schema.field(column).type for column in asked.fetched]
@@ -155,7 +155,7 @@ def _added_types(asked: Asked) -> list[pa.DataType]:
 
 
 def _planned_join(asked: Asked) -> JoinPlan:
-    """The plan of one join. A budget in which the join can't be made is an error that says how much would do."""
+    """The plan of one join. If the budget is too small for the join, the error says how much is enough."""
     relation = asked.table.open(now_us(), asked.table_columns)
 
     def made(memory_bytes: int) -> JoinPlan:
@@ -183,13 +183,13 @@ def _too_small(asked: Asked, needed: int) -> BudgetError:
 
 
 def _check_keys(table: PlannedTable, fields: Sequence[StructField]) -> None:
-    """Keys of the stream and of the table can be compared."""
+    """Raise an error if keys of the stream and of the table can't be compared."""
     codec = KeyCodec(tuple(table.schema.field(name).type for name in table.key))
     codec.check([(field.name, arrow_type(field.name, field.dataType)) for field in fields])
 
 
 def _one_range_each(stream: DataFrame, table: PlannedTable, condition: Condition) -> bool:
-    """Whether each row lies in one range of the table at most, so that it can be looked up as a key is."""
+    """Whether each row lies in at most one range of the table, so that ranges can be looked up like keys."""
     if not isinstance(condition, Between) or table.key != (condition.low,) or condition.high not in table.schema.names:
         return False
     field = column_field(stream, condition.value, "stream")
@@ -198,7 +198,7 @@ def _one_range_each(stream: DataFrame, table: PlannedTable, condition: Condition
 
 
 def _check_null_keys(table: PlannedTable, condition: Condition) -> None:
-    """Rows without a key are not in a table that was built. Equal keys can't match them, but a condition may."""
+    """A built table has no rows with a null key. Equal keys can't match such rows, but a condition may: then raise an error."""
     may_match = isinstance(condition, Expr) or (isinstance(condition, Between) and condition.open_ended)
     compared = [name for name in table.key if name in condition.table_columns(table.schema)]
     if table.null_keys and may_match and compared:
@@ -209,7 +209,7 @@ def _check_null_keys(table: PlannedTable, condition: Condition) -> None:
 
 
 def _named_schema(stream: DataFrame, condition: Condition) -> pa.Schema:
-    """The stream columns of a condition under the names that it gives them: inside a task they are named by their places."""
+    """The stream columns of a condition, under their own names. Inside a task they are named by their places."""
     names = condition.stream_columns(pa.schema([]))
     kinds = [arrow_type(name, column_field(stream, name, "stream").dataType) for name in names]
     return pa.schema(list(zip(names, kinds, strict=True)))

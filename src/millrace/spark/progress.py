@@ -1,11 +1,11 @@
 """What is shown while a table is built: rows, share, time left, and bytes on disk.
 
-Tasks that write leave how many rows they have written in small files beside their shards; how many there will be is known
-from Spark's status when all are sorted. A thread looks at both a few times a second, and ends with the build.
+Each writing task keeps the number of its rows in a small file beside its shard. Spark's status tells the number of all rows
+once they are sorted. A thread looks at both a few times a second, and ends with the build.
 
-Spark reads the data more than once before rows are written: a few rows for their size, then all for the ranges of the shards,
-then all for the sort; a query behind the data adds stages of its own. How many there will be is not known beforehand. So each
-is a pass with a share of its own, and time left is told only of writing.
+Spark reads the data more than once before rows are written: a few rows for their size, then all rows for the ranges of the
+shards, then all rows for the sort. The query that makes the data adds stages of its own. The number of passes is not known
+beforehand, so each pass shows its own share, and time left is shown only for writing.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Moment:
         return _PHASES.index(self.doing) if self.doing in _PHASES else len(_PHASES), self.turn
 
     def then(self, seen: Moment) -> Moment:
-        """What is shown after this moment, when `seen` was seen: nothing goes back, though Spark tries tasks again, and though
-        `finish` takes files away."""
+        """What is shown after this moment, when `seen` was seen. Numbers never go back, even if Spark tries tasks again or
+        `finish` removes files."""
         if seen.place != self.place:
             return max(self, seen, key=lambda moment: moment.place)
         shares = [share for share in (self.share, seen.share) if share is not None]
@@ -120,7 +120,7 @@ def _clock(seconds: float) -> str:
 
 
 class BuildProgress:
-    """Shows a build that goes on in a `with` block, if it is wanted: by default in a terminal or a notebook."""
+    """Shows the build inside a `with` block, if wanted. Default: in a terminal or a notebook."""
 
     def __init__(self, folder: Path, spark: Any, wanted: bool | None) -> None:
         notebook, in_terminal = _in_notebook(), sys.stderr.isatty()

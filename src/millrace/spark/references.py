@@ -1,9 +1,9 @@
 """References such as `stream["x"]`, kept across an operator that makes its rows anew.
 
 A `mapInArrow` puts out columns of its own, and Spark finds `stream["x"]` by a number that only the stream's own column has. So
-the stream is read under other numbers below the operator, and the columns above it get the numbers of the stream. That takes
-classes of Spark that are not public. A Spark Connect session has no way to them: there, and should another Spark lack
-them, the columns behind the operator are found by name alone.
+the stream is read under other numbers below the operator, and the columns above the operator get the numbers of the stream.
+This needs classes of Spark that are not public. Under Spark Connect, or if another Spark lacks these classes, columns are
+found by name only.
 """
 
 from __future__ import annotations

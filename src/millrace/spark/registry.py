@@ -1,9 +1,9 @@
 """What a Python worker keeps between tasks: opened relations, one per table version and read mode.
 
-Pages that are used in place are checked once by a relation, which serves many tasks. So a task that begins looks whether a
-file of the table has been written to, cut or replaced since the relation was opened; then the table is opened anew, and every
-page is checked anew when it is first used. What is written into a file while a task uses it is not noticed before the next
-task, and a task whose mapped file is cut is killed by the system.
+A relation serves many tasks and checks a page that is used in place only once. So every task first looks whether a file of the
+table was written to, cut or replaced since the relation was opened. If so, the table is opened again, and every page is
+checked again when it is first used. A write into a file while a task uses the file is noticed by the next task. If a mapped
+file is cut, the system kills the task.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def open_relation(
     number: int | None = None,
     local: LocalDir | None = None,
 ) -> StoredRelation:
-    """The relation that a batch of this time joins with, or version `number` of it. All columns can be had at no cost.
+    """The relation for a batch of this time, or version `number` of the table. All columns can be had at no cost.
 
-    `otherwise`: how to read where the version can't be mapped. Tasks use copies of the shards in `local`; the driver, which
-    reads no pages, does without.
+    `otherwise`: how to read if the version can't be mapped. Tasks use copies of the shards in `local`. The driver reads no
+    pages and needs no copies.
     """
     versions = versions_of(path)
     if number is None:
@@ -97,7 +97,7 @@ def _has_changed(relation: StoredRelation) -> bool:
 
 
 def _give_up_others(path: str, user: int | None) -> None:
-    """Close relations that this task does not use, where there are too many, or whose local copies are in the way of newer."""
+    """Close relations that this task does not use: if there are too many, or if their local copies take room."""
     for name in list(_relations):
         too_many = len(_relations) >= _MAX_OPEN
         older = name[0] == path and name[3] is not None
@@ -107,10 +107,10 @@ def _give_up_others(path: str, user: int | None) -> None:
 
 
 def read_choice(version: TableVersion, read: str, *, workers_here: bool) -> tuple[ReadMode, ReadMode | None]:
-    """How workers read a table, and how otherwise if one of them can't: what `read=` means.
+    """What `read=` means: how workers read a table, and how a worker reads that can't do this.
 
-    `auto`: pages are used in place. A worker whose machine has no room for that reads directly. Workers on this machine have
-    none if this process has none.
+    `auto`: pages are used in place. A worker whose machine has too little memory reads directly. For workers on this machine,
+    this process finds out.
     """
     if read != "auto":
         if read not in READ_MODES:
@@ -120,7 +120,7 @@ def read_choice(version: TableVersion, read: str, *, workers_here: bool) -> tupl
 
 
 def can_map(version: TableVersion, *, used: bool = True) -> bool:
-    """Whether a version fits what memory is left here for the page cache. If its pages are not used, an address is enough."""
+    """Whether a version fits the memory that is left here for the page cache. Pages that are not used need only addresses."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and version.bytes > limit // 2:
         return False  # a limit on address space, as spark.executor.pyspark.memory sets it, leaves no room to map
@@ -128,7 +128,7 @@ def can_map(version: TableVersion, *, used: bool = True) -> bool:
 
 
 def unit_costs(relation: StoredRelation) -> UnitCosts:
-    """Costs of the device a table lies on: measured once per host, half a second, and kept in a file for other workers."""
+    """Unit costs of the disk of a table: measured once per host in half a second, and kept in a file for other workers."""
     path = relation.largest_shard()
     device = path.stat().st_dev
     if device in _costs:

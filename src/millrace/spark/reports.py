@@ -1,7 +1,7 @@
 """Ledger and I/O counters of every micro-batch, on the driver.
 
-A retried task counts once. Two ways lead here: an accumulator of our own (see `counters`), and, for batch DataFrames with an
-`Observation` and under Spark Connect, a column of counts that Spark's `observe` collects.
+A retried task counts once. Counts come here in two ways: by an accumulator of our own (see `counters`), or by a column of
+counts that Spark's `observe` collects (batch DataFrames with an `Observation`, and Spark Connect).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COUNTS = set(StepCounts().as_dict())
 
 @dataclass(frozen=True, repr=False)
 class BatchReport:
-    """One micro-batch of one `enrich` call (one action, for a batch DataFrame); `str()` of it is a line for people."""
+    """One micro-batch of one `enrich` call (for a batch DataFrame: one action). `print` shows the report in one line."""
 
     name: str
     batch_id: int | None
@@ -38,15 +38,15 @@ class BatchReport:
     disk_bytes: int
     read_seconds: float
     memory_bytes: int  # the most of its budget that a task used
-    seconds: float | None = None  # that the whole micro-batch took, with all that is in its query; None: not known
-    reversed_ranges: int = 0  # rows of the table that a task met whose range ends before it begins
+    seconds: float | None = None  # time of the whole micro-batch, with everything in its query; None: not known
+    reversed_ranges: int = 0  # ranges of the table that end before they begin, as a task met them
     copied_bytes: int = 0  # of shards that executors made local
-    remote_shards: int = 0  # the most that a task used where the table is, because there was no room for local copies
+    remote_shards: int = 0  # shards read where the table lies, because there was no room for local copies: the most of a task
     groups: int = 0  # groups of rows that tasks joined
     strategy: str = ""  # the join, or how keys were looked up
     read: tuple[str, ...] = ()  # how tasks read the table; nothing for a table that is read in one way only
     group_rows: tuple[int, int] | None = None  # the smallest and the largest group that was joined; None: rows as they came
-    plan_changes: int = 0  # tasks whose machine could not follow the plan, as where the table could not be mapped
+    plan_changes: int = 0  # tasks whose machine could not follow the plan: the table could not be mapped, for example
 
     def __str__(self) -> str:
         batch = "" if self.batch_id is None else f"batch {self.batch_id:,} of "
@@ -128,7 +128,7 @@ def reports(source: Any) -> list[BatchReport]:
 
 
 def _seconds(progress: Any) -> float | None:
-    """What the micro-batch took, by Spark's own account."""
+    """Seconds of the micro-batch, as Spark reports them."""
     took = (progress.durationMs or {}).get("triggerExecution")
     return None if took is None else took / 1000
 

@@ -1,4 +1,4 @@
-"""Columns of DataFrames: which one a name means, and its type in Spark and in Arrow, as it is inside a Python worker."""
+"""Columns of DataFrames: which column a name means, and its type in Spark and in Arrow (as a Python worker sees it)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def with_collation(column: Column, field: pa.Field) -> Column:
 
 
 def _collated(kind: DataType) -> bool:
-    """Whether there is text in it that is not compared by its bytes."""
+    """Whether the type holds text that is not compared by its bytes."""
     if isinstance(kind, StructType):
         return any(_collated(field.dataType) for field in kind)
     if isinstance(kind, ArrayType):
@@ -61,7 +61,7 @@ def _collated(kind: DataType) -> bool:
 
 
 def column_field(frame: DataFrame, name: str, what: str) -> StructField:
-    """The one column of that name, as Spark finds it; an error that lists the columns where there is none."""
+    """The column of this name, as Spark finds it. If there is none, the error lists the columns."""
     if not isinstance(name, str):
         raise SchemaError(f"columns of the {what} are given by name; got {name!r}; it has {', '.join(frame.columns)}")
     sensitive = case_sensitive(frame)
@@ -74,7 +74,7 @@ def column_field(frame: DataFrame, name: str, what: str) -> StructField:
 
 
 def check_key_types(fields: Sequence[StructField]) -> None:
-    """Keys that Spark compares in ways that codes can't."""
+    """Refuse keys that Spark compares in ways that codes can't."""
     for field in fields:
         kind = field.dataType
         if isinstance(kind, StringType) and _collated(kind):
@@ -98,7 +98,7 @@ def session_zone(frame: DataFrame) -> str:
 
 
 def spelled(name: str, names: Sequence[str], sensitive: bool) -> str:
-    """The one of `names` that is meant, as Spark would find it; `name` itself where there is none.
+    """The name among `names` that Spark would find; `name` itself if there is none.
 
     >>> spelled("ID", ["id", "name"], False), spelled("ID", ["id", "name"], True)
     ('id', 'ID')

@@ -1,4 +1,4 @@
-"""How one task divides the memory of a join, and how many rows it joins at a time. Pure functions: nothing is opened or made.
+"""How one task divides the memory of a join, and how many rows it joins at a time. Pure functions only.
 
 keys travel   [ join ............ | rows being put in order ]     one budget; a look-up needs the second part only
 rows travel   [ join ............................................ ]
@@ -17,8 +17,8 @@ Access = Literal["join", "key look-up", "range look-up"]
 
 COPIES = 2.5  # what a row of the output takes while it is put in stream order: both orders, and a slice under way
 SPARE_TEXT = 2  # room for texts is made before they are known
-LOOKED_UP_ROWS = 1 << 14  # at most, of one batch, that are looked up at once
-_SPARE_ROWS = 1.2  # groups are planned so much smaller: rows differ, and a group that takes too much is joined again
+LOOKED_UP_ROWS = 1 << 14  # of one batch that are looked up at once, at most
+_SPARE_ROWS = 1.2  # groups are planned smaller by this factor: rows differ, and a group that takes too much is joined again
 _ORDERING_SHARE = 2  # half of the budget for rows being put in order
 _KEY_SHARE = 16
 _MAX_GROUP_ROWS = 1 << 20
@@ -49,7 +49,7 @@ class MemorySplit:
 
 @dataclass(frozen=True)
 class GroupRows:
-    """Rows joined at a time: fewer if they find too much, more again if they find little."""
+    """Rows joined at a time (a group). Too many matches make the next group smaller, few make it larger."""
 
     start: int
     least: int
@@ -59,7 +59,7 @@ class GroupRows:
 def divide(
     memory_bytes: int, shape: Shape, access: Access, sizes: RowSizes, *, in_order: bool, resident: bool
 ) -> tuple[MemorySplit, GroupRows]:
-    """How `memory_bytes` are used. `in_order`: whole rows are put in stream order. Matches that go beside rows always are."""
+    """How `memory_bytes` are used. `in_order`: whole rows are put in stream order. Other shapes always keep stream order."""
     key_bytes = memory_bytes // _KEY_SHARE
     if shape == "rows":
         join_bytes = max(1, memory_bytes // 2) if in_order else memory_bytes

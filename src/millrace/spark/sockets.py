@@ -1,9 +1,9 @@
 """Quick acknowledgements on the way from the JVM to a Python worker.
 
-Spark sends a task to its worker in several writes over a local TCP connection, and the system holds a short write back until
-the one before it is acknowledged. Linux likes to wait with that for up to 40 ms, in case there is an answer to send along; a
-worker that waits for rows has none. So a worker asks for acknowledgements at once, for as long as Linux grants it: again
-with every task. Unix sockets (`spark.python.unix.domain.socket.enabled`) know no such wait.
+Spark sends a task to its worker in several writes over a local TCP connection. The system holds a short write back until the
+write before is acknowledged. Linux may delay an acknowledgement for up to 40 ms, in case there is an answer to send along; a
+worker that waits for rows has no answer. So a worker asks for acknowledgements at once. Linux grants this for a while only, so
+the worker asks again with every task. Unix sockets (`spark.python.unix.domain.socket.enabled`) have no such wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A stream shuffled into as many tasks as are wanted, the same way whenever a batch is run again."""
+"""A stream shuffled into a given number of tasks. A batch that runs again is shuffled the same way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millrace.spark.schema import case_sensitive, free_names, named_column
 
 
 def spread_rows(stream: DataFrame, on: Pairs, partitions: int) -> DataFrame:
-    """Shuffle by key; rows without one, and all rows where there is none, are spread by what else they hold."""
+    """Shuffle by key. Rows with a null key, and all rows if there is no key, are spread by their other columns."""
     keys = [named_column(stream, mine) for mine, _ in on]
     others = _hashable_columns(stream)
     if not others:

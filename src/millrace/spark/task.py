@@ -1,10 +1,10 @@
-"""The functions that run inside a task: batches of the JVM go in, and what was joined comes out.
+"""The functions that run inside a task: batches of the JVM go in, joined rows come out.
 
     keys_in   key batches -> [ group ] -> hosts of all tables -> structs in stream order
     rows_in   row batches -> one host with all tables          -> joined rows, in the order they are found or in stream order
 
-`keys_in` is the function of an iterator `arrow_udf`: the stream's own columns stay in the JVM. `rows_in` is that of a
-`mapInArrow`, for conditions and for tables with so many rows to a key that matches can't be held back.
+`keys_in` is the function of an iterator `arrow_udf`: the stream's own columns stay in the JVM. `rows_in` is the function of a
+`mapInArrow`, for conditions and for tables with many rows to a key.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class KeysPass:
 
 
 class _Turn:
-    """A table's part in a group: what its host has joined, and how much of that went back."""
+    """A table's part in a group: the rows that its host has joined, and how many of them went back."""
 
     def __init__(self, host: KeysHost, keys: Sequence[pa.Array]) -> None:
         self._host = host
@@ -171,10 +171,10 @@ _settled = False
 
 
 def _settle() -> None:
-    """Once in a worker's life: spare its collector what has been loaded by now.
+    """Freeze all loaded objects for the garbage collector, once in a worker's life.
 
-    Spark's workers collect garbage after every task, and going through compiled kernels and libraries, none of which is ever
-    garbage, takes longer than many a task.
+    Spark's workers collect garbage after every task. Compiled kernels and libraries are never garbage, and going through them
+    takes longer than many a task.
     """
     global _settled
     if not _settled:

@@ -1,8 +1,8 @@
-"""The Python that Spark's workers run: it needs millrace, as this one has.
+"""The Python that Spark's workers run. It needs millrace.
 
-Without `PYSPARK_PYTHON` Spark starts the first `python3` of the PATH. In a notebook, and in a script that is run by a virtual
-environment's Python without activating the environment, that is another Python. Where workers run on this machine, this
-Python serves them as well. Of the hosts of a cluster nothing is known here: there, nothing is changed.
+Without `PYSPARK_PYTHON` Spark starts the first `python3` of the PATH. This may be another Python than that of the program: in
+a notebook, or if a virtual environment is used without activating it. Workers on this machine therefore run the Python of the
+program. For a cluster nothing is changed, because nothing is known about its hosts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ print("has no " + missing[0] if missing else python_version())
 
 
 def use_this_python(session: SparkSession) -> None:
-    """See to it that workers on this machine can run what comes next; a plain error where they can't."""
+    """Let workers on this machine run this Python; a plain error if they can't."""
     context = local_context(session)
     if context is None or context.pythonExec == sys.executable or context._python_includes:
         return  # what was sent along with addPyFile, a worker finds in any Python
@@ -64,7 +64,7 @@ def _known_problem(command: str, path: str | None, modules: str | None) -> str |
 
 
 def worker_problem(command: str) -> str | None:
-    """What is wrong with a Python as a worker's; None if nothing is. Spark brings itself along."""
+    """What is wrong with a Python for workers; None if nothing is. Spark brings itself along."""
     found = shutil.which(command)
     if found is not None and _same_environment(found):
         return None
