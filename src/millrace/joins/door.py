@@ -1,4 +1,4 @@
-"""When a join takes no tuple: outputs must not fill with tuples that match nothing, or nobody else gets on."""
+"""When a join takes no new tuples: tuples without a match must not fill the output for ever."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from millrace.joins.emit import Emitter
 class Door:
     """Begins the steps of a join, and says when no tuple may come in.
 
-    Where a tuple without a match is put out too (left, anti), those that are known to have none go out first. Thousands of
-    null keys in every batch would fill each output, step after step, and whoever waits for a page would wait for ever. So
-    after a step that has less than half of its output left for all others, the door is shut: what is inside leaves, and a
-    step comes soon that has.
+    Left and anti joins also put out tuples without a match. Tuples that are known to have no match go out first. Thousands of
+    null keys in every batch would fill each output, and tuples that wait for a page would wait for ever. So the door is shut
+    after a step that has less than half of its output left for other tuples. Tuples inside then leave, until a step has room.
     """
 
     def __init__(self, emitter: Emitter) -> None:

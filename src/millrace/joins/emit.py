@@ -47,11 +47,11 @@ class Emitter:
     and `finish` last. A tuple is put out by `pairs` (inner, left, and semi on its first match) or by `leave` (anti, and
     left when it met nothing), never by both.
 
-    With `output_rows` given, a step puts out no more rows, and no more bytes than so many rows were planned with: `room` says
-    how many pairs still fit. Rows may be longer than planned, and nobody knows before they are put together. What does not fit
-    then waits here, with the tuples that leave behind it. While the emitter is `behind`, a join must not read or match
-    anything: its step is `go_on`. Tuples that would leave with a row of their own and find no room stay pending and leave in
-    a later step.
+    With `output_rows` given, a step puts out at most so many rows, and at most the bytes that were planned for them. `room`
+    says how many pairs still fit. Rows may be longer than planned, which shows only when they are put together. Rows that do
+    not fit wait here, with the tuples that leave after them. While the emitter is `behind`, a join must not read or match
+    anything: its step is `go_on`. A tuple that leaves with a row of its own, and finds no room, stays pending and leaves in a
+    later step.
     """
 
     def __init__(self, relation: Relation, spec: JoinSpec, window: Window, output_rows: int | None = None) -> None:
@@ -88,7 +88,7 @@ class Emitter:
         return bool(self._queue) or self._put_bytes >= self._limit_bytes
 
     def begin(self) -> None:
-        """Tuples whose key can't match leave at once, as do those that an earlier step had no room for."""
+        """Tuples whose key can't match leave at once, and so do tuples that an earlier step had no room for."""
         window = self._window
         nulls, impossible = window.null_slots, window.impossible_slots
         window.null_slots = window.impossible_slots = np.zeros(0, np.int64)
@@ -96,7 +96,7 @@ class Emitter:
         self._leave(impossible, null=False)
 
     def go_on(self) -> Step:
-        """A step that puts out what the last one had no room for."""
+        """A step that puts out what the last step had no room for."""
         waiting, self._queue = self._queue, deque()
         while waiting:
             first = waiting.popleft()
@@ -111,7 +111,7 @@ class Emitter:
 
     def pairs(self, run: PageRun, slots: Int64Array, rows: Int64Array) -> int:
         """Tuple `slots[i]` met row `rows[i]` of the run: the condition holds, or their codes are equal. Returns how many pairs
-        are put together: of the latter those whose keys are equal."""
+        are put together. Where only codes are equal, the real keys are compared first."""
         if len(slots) == 0:
             return 0
         if self._spec.condition is None and not self._relation.codec.exact:
@@ -125,14 +125,14 @@ class Emitter:
         return len(slots)
 
     def leave(self, slots: Int64Array) -> None:
-        """These tuples have met all there is for them."""
+        """These tuples have met all rows that could match."""
         if self._queue:
             self._queue.append(_Leaving(slots, null=False))
         else:
             self._leave(slots, null=False)
 
     def finish(self, counts: StepCounts) -> Step:
-        """The step: what the join itself counted, plus what was collected here."""
+        """The step: the counts of the join itself, plus what was collected here."""
         window = self._window
         reason = "absent_keys" if self._spec.condition is None else "condition_false"
         counts += StepCounts(
@@ -170,7 +170,7 @@ class Emitter:
         window.release(slots)
 
     def _put_off(self, slots: Int64Array, fits: int, *, null: bool) -> Int64Array:
-        """Leave those that do not fit for the next `begin`, and return the others."""
+        """Leave tuples that do not fit for the next `begin`, and return the others."""
         window = self._window
         if null:
             window.null_slots = np.concatenate((window.null_slots, slots[fits:]))
@@ -194,13 +194,13 @@ class Emitter:
         return (slots, rows) if len(kept) == len(slots) else (slots[kept], rows[kept])
 
     def _put_pairs(self, met: _Met) -> None:
-        """Put pairs out, as many as there is room for; the others wait."""
+        """Put out as many pairs as there is room for; the others wait."""
         count = 0 if self._full else self._put_first(met)
         if count < len(met.slots):
             self._queue.append(_Met(met.run, met.slots[count:], met.rows[count:]))
 
     def _put_first(self, met: _Met) -> int:
-        """Put out the first pairs, and return how many: all that fit, and one at least if the step has nothing else."""
+        """Put out the first pairs that fit, at least one if the step has nothing else; returns how many."""
         columns = self._spec.columns
         if self._limit_bytes == _NO_LIMIT:
             self._put(met.slots, met.run.take(met.rows, columns) if columns else None)
@@ -219,7 +219,7 @@ class Emitter:
         return count
 
     def _fitting(self, slots: Int64Array, limit_bytes: int) -> int:
-        """How many of these tuples, from the first on, carry no more bytes; one at least if the step has nothing else."""
+        """How many of the first tuples fit into the bytes that are left; at least one if the step has nothing else."""
         if not len(slots) or not self._spec.carry or self._limit_bytes == _NO_LIMIT:
             return len(slots)
         assert self._window.rows is not None
@@ -246,7 +246,7 @@ class Emitter:
             self._check_bytes()
 
     def _check_bytes(self) -> None:
-        """A single row may be longer than all that a step was to put out, but not longer than what is there for such rows."""
+        """A single row may be longer than the planned output of a step, but not longer than the memory for such rows."""
         if self._put_bytes > self._most_bytes:
             given, needed = self._window.budget.memory_bytes, LONG_ROWS_FROM + LONG_ROW_SHARE * self._put_bytes
             raise BudgetError(
@@ -262,13 +262,13 @@ class Emitter:
 
 
 def _firsts(slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Each slot once, and any row: a semi join puts out none."""
+    """Each slot once, with any row: a semi join puts out no relation columns."""
     first = np.unique(slots)
     return first, np.zeros(len(first), np.int64)
 
 
 def output_row_bytes(relation: Relation, spec: JoinSpec) -> int:
-    """Bytes to plan for one output row while a step builds it: parts and whole exist side by side for a moment."""
+    """Bytes to plan for one output row while a step builds it: for a moment, parts and whole row exist side by side."""
     if spec.condition is not None:
         keys = tuple(theirs for _, theirs in spec.condition.on)
     else:
@@ -278,8 +278,8 @@ def output_row_bytes(relation: Relation, spec: JoinSpec) -> int:
 
 
 def long_row_bytes(relation: Relation, spec: JoinSpec, memory_bytes: int) -> int:
-    """Bytes to plan for a row that is far longer than the mean: a part of the memory, and no less than the longest row of the
-    relation, where that is known. Nothing where all rows are of one length."""
+    """Bytes to plan for a row that is far longer than the mean: a part of the memory, and at least the longest row of the
+    relation, if known. 0 if all rows have one length."""
     if all_fixed(spec.output_schema(relation)):
         return 0
     longest: int = getattr(relation, "longest_row_bytes", 0)
@@ -293,7 +293,7 @@ def _planned_bytes(relation: Relation, spec: JoinSpec) -> tuple[int, int]:
 
 
 def _relation_bytes(relation: Relation, columns: tuple[str, ...]) -> int:
-    """Bytes of these columns in a row; where widths vary, no less than the mean row of the relation."""
+    """Bytes of these columns in a row; if widths vary, at least the mean row of the relation."""
     schema = pa.schema([relation.schema.field(name) for name in columns])
     planned = row_bytes(schema)
     return planned if all_fixed(schema) else max(planned, mean_row_bytes(relation))

@@ -1,14 +1,14 @@
-"""The loop of HYBRIDJOIN and X-HYBRIDJOIN: the oldest waiting tuple picks the pages to fetch, and they serve all that wait.
+"""The loop of HYBRIDJOIN and X-HYBRIDJOIN: the oldest waiting tuple picks the pages to fetch, which serve all waiting tuples.
 
     R      p0 p1 p2 | p3 p4 | p5 p6 | p7 p8 | ...
            pinned   | partitions of `buffer_pages`, fixed and non-overlapping, behind the pinned pages
 
-A tuple whose rows all lie on pinned pages is answered when it is loaded; one whose rows begin there and go on behind them
-meets the pinned ones then, and waits for the others only. HYBRIDJOIN pins no page.
+A tuple whose rows all lie on pinned pages is answered when it is loaded. If the rows of a tuple begin on pinned pages and go on
+behind them, the tuple meets the pinned rows at loading and waits only for the others. HYBRIDJOIN pins no page.
 
-The queue of partitions is a round. The rows of one key may begin on a partition and go on behind it: such a partition takes two
-turns, one for that key and one for all others. Both are taken when the partition comes first in the queue. Whoever came after
-the first of the two waits for the next round, so that no partition keeps the others waiting, however fast tuples come for it.
+The queue of partitions is a round. The rows of one key may begin on a partition and go on behind it. Such a partition takes two
+turns when it comes first in the queue: one for this key and one for all others. Tuples that come after the first turn wait for
+the next round. So no partition keeps the others waiting, however fast its tuples come.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Reading:
 
 
 class FetchJoin(Windowed):
-    """A join that reads the pages of the oldest waiting tuple. Subclasses say how memory is shared out."""
+    """A join that reads the pages of the oldest waiting tuple. Subclasses divide the memory."""
 
     def __init__(
         self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, sizing: Sizing, pinned_pages: int = 0
@@ -93,8 +93,8 @@ class FetchJoin(Windowed):
 
     @property
     def longest_wait(self) -> int:
-        """Reads for which a tuple stays inside at most, whatever else comes: one round of the queue, and one more turn of the
-        partition that is being read. Where the index lies on disk, the steps that a tuple may wait for a look-up too."""
+        """The most reads for which a tuple stays inside, whatever else comes: one round of the queue, and one more turn of the
+        partition that is being read. If the index lies on disk, also the steps that a tuple may wait for a look-up."""
         turns = 1 if self._relation.unique else 1 + -(-self._key_pages // self.buffer_pages)  # of a partition, as reads
         look_up = COLD_STEPS + turns if disk_index(self._relation) is not None else 0
         return look_up + (self.partitions + 1) * turns + (1 if self.pinned_pages else 0)
@@ -131,7 +131,7 @@ class FetchJoin(Windowed):
         return step
 
     def _load(self) -> None:
-        """Let the tuples that have come wait for their pages, or answer them from those that are pinned."""
+        """Let new tuples wait for their pages, or answer them from pinned pages."""
         if len(self._arrivals):
             self._pin()
             slots, (first, last) = self._arrivals.take(idle=self._queue.oldest is None)
@@ -151,7 +151,7 @@ class FetchJoin(Windowed):
             self._pinned = frames.run(pages, pages)
 
     def _place(self, slots: Int64Array, first: Int64Array, last: Int64Array) -> None:
-        """Tuples whose keys are on these pages: what is pinned is found at once, for the rest they wait."""
+        """Tuples whose keys are on these pages: rows on pinned pages are found at once; tuples wait for the other rows."""
         waits = last >= self.pinned_pages
         if not waits.all() or (first < self.pinned_pages).any():
             self._find(slots, first, np.minimum(last, self.pinned_pages - 1), slots[~waits])
@@ -175,7 +175,7 @@ class FetchJoin(Windowed):
         self._pairs = Pairs(wanted, rows, found, done, unique=self._relation.unique)
 
     def _answer(self, pairs: Pairs) -> None:
-        """Put out what was found on pinned pages, as much as fits into a step."""
+        """Put out what was found on pinned pages, as far as it fits into a step."""
         assert self._pinned is not None
         slots, rows = pairs.next(min(self._emitter.room, OUTPUT_ROWS))
         self._pinned_matches += self._emitter.pairs(self._pinned, slots, rows)
@@ -195,7 +195,7 @@ class FetchJoin(Windowed):
         return wanted
 
     def _read(self) -> _Reading:
-        """The pages of the wanted key, or the next of them."""
+        """Read the pages of the wanted key, or the next of these pages."""
         first = self._next_page
         count = min(self.buffer_pages, self._relation.pages - first)
         run = self._reader.read(first, count)
@@ -226,7 +226,7 @@ class FetchJoin(Windowed):
             self._go_round(self._partition(wanted.first))
 
     def _go_round(self, partition: int) -> None:
-        """A partition had a turn. If somebody waits for it still, it has another, and then goes to the end of the queue."""
+        """A partition had a turn. If tuples still wait for it, it has another turn, and then goes to the end of the queue."""
         waited_for = self._queue.oldest == partition
         if waited_for and self._had_a_turn:
             self._queue.remove(np.array([partition]))
@@ -234,20 +234,20 @@ class FetchJoin(Windowed):
         self._had_a_turn = waited_for and not self._had_a_turn
 
     def _found_before(self) -> Int64Array | None:
-        """What several portions of one probe found, where keys are unique: all that met a row and are still there. None if
-        that is not known of all, because tuples have found a row with their code and another key."""
+        """Where keys are unique: tuples that met a row in any portion of one probe and are still there. None if this is not
+        known, because tuples have found a row with their code and another key."""
         if not self._relation.codec.exact:
             return None
         return np.flatnonzero(self._window.matched & self._table.present)
 
     def _complete(self, slots: Int64Array, reading: _Reading) -> BoolArray:
-        """Which of these tuples wait for no other pages than those just read."""
+        """Which of these tuples wait only for the pages just read."""
         first, last = self._first[slots], self._last[slots]
         return np.asarray((first >= reading.first) & (last <= reading.last))
 
     def _finished(self, wanted: _Wanted, reading: _Reading) -> Int64Array:
-        """Tuples whose keys can only be on the pages just read, and the wanted ones once their last page is there: the first of
-        each key. They leave the lists, and partitions that nobody waits for any more the queue."""
+        """The first tuple of each key that can only be on the pages just read, and of the wanted key once its last page is
+        there. These tuples leave the lists. Partitions that no tuple waits for leave the queue."""
         first, last = self._partition(reading.first), self._partition(reading.last)
         emptied = self._lists.filled(first, last)
         slots = self._lists.take(first, last)
@@ -273,7 +273,7 @@ class FetchJoin(Windowed):
 
 
 def slot_bytes(relation: IndexedRelation) -> int:
-    """What a waiting tuple takes beside the window."""
+    """Bytes that a waiting tuple takes beside the window."""
     page_numbers = _PAGE_NUMBER_BYTES if relation.unique else 2 * _PAGE_NUMBER_BYTES
     return HashTable.bytes_per_slot + Lists.bytes_per_slot + page_numbers
 
@@ -283,6 +283,6 @@ def partitions(relation: IndexedRelation, buffer_pages: int, pinned_pages: int =
 
 
 def fixed_bytes(relation: IndexedRelation, buffer_pages: Any, pinned_pages: Any = 0) -> Any:
-    """What the queue and the lists by partition take once; for numbers or arrays of them."""
+    """Bytes that the queue and the lists by partition take once; for numbers or arrays of numbers."""
     lists = np.maximum(1, -(-(relation.pages - pinned_pages) // buffer_pages))
     return Queue.fixed_bytes + Lists.fixed_bytes + lists * (Lists.bytes_per_head + Queue.bytes_each)

@@ -1,4 +1,4 @@
-"""Matches that were found and are still to be put out, as a step puts out only so many. Shared by joins that look keys up."""
+"""Matches that were found and not yet put out, because a step puts out only so many. Shared by joins that look keys up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Pairs:
         return self._tuple >= len(self._slots)
 
     def next(self, limit: int) -> tuple[Int64Array, Int64Array]:
-        """The next pairs (slot, row), `limit` at most."""
+        """The next pairs (slot, row), at most `limit`."""
         if self._unique:
             start, self._tuple = self._tuple, min(self._tuple + limit, len(self._slots))
             return self._slots[start : self._tuple], self._first[start : self._tuple]

@@ -1,17 +1,16 @@
-"""HYBRIDJOIN: the oldest waiting tuple picks the pages to read, and they serve every waiting tuple.
+"""HYBRIDJOIN: the oldest waiting tuple picks the pages to read, and these pages serve every waiting tuple.
 
 Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing, International Journal of Data Warehousing and
 Mining 7(4), 2011.
 
 The loop:
-    1. load stream tuples into the free slots: look each up in the index and add it to the hash table; the first that waits for
-       its key also to the list of its partition, and the first in a list brings the partition to the queue; a key that the
-       index knows to be absent leaves at once;
-    2. take the partition of the oldest waiting tuple; with none, read nothing;
-    3. read it: `buffer_pages` neighbouring pages, fixed and non-overlapping;
-    4. probe the hash table with every row of it, and put out the matches;
-    5. every tuple whose key could only be there has met all there is for it: take it from hash table and list, and the
-       partition from the queue.
+    1. load stream tuples into the free slots: look each tuple up in the index and add it to the hash table. The first tuple
+       that waits for a key also goes to the list of its partition; the first tuple in a list brings the partition to the
+       queue. A key that the index knows to be absent leaves at once;
+    2. take the partition of the oldest waiting tuple; if no tuple waits, read nothing;
+    3. read the partition: `buffer_pages` neighbouring pages, fixed and non-overlapping;
+    4. probe the hash table with every row of the partition, and put out the matches;
+    5. every tuple whose key could only be in this partition leaves hash table and list, and the partition leaves the queue.
 
 Memory:
 
@@ -21,28 +20,28 @@ Memory:
                                          |
                           disk buffer [ one partition ] <-- index <-- R   p0 p1 p2 | p3 p4 p5 | p6 ...
 
-A tuple leaves after (partitions + 1) x turns reads at most, whatever else comes, where a partition takes one turn, or, where
-keys repeat, 1 + (pages of the longest key) / `buffer_pages`. With an index on disk, `COLD_STEPS` more: see `reading`.
+A tuple leaves after at most (partitions + 1) x turns reads, whatever else comes. A partition takes one turn; where keys repeat,
+1 + (pages of the longest key) / `buffer_pages` turns. With an index on disk, add `COLD_STEPS`: see `reading`.
 
-Needs an index on the join key: a sparse one in memory where R is sorted by key code, a dense one on disk where it is in the
-order of how often keys are wanted. Serves equality. The code is in `fetch`, which X-HYBRIDJOIN shares.
+Needs an index on the join key: sparse and in memory where R is sorted by key code, dense and on disk where R is in the order of
+how often keys are wanted. Serves equality. The code is in `fetch`, which X-HYBRIDJOIN shares.
 
 Differs from the paper:
-    - Free slots are counted, not kept in w, which the paper resets to zero even if it loaded fewer than w tuples.
+    - Free slots are counted. The paper keeps them in w, and resets w to zero even if it loaded fewer than w tuples.
     - Tuples are loaded before the read, not after it, so that a first step has something to do.
     - An absent key would stay at the head of the paper's queue for ever. Here it leaves unmatched: at loading if it
-      falls between pages, otherwise after the first read of its partition, whoever that read was for. The lists of
-      tuples by partition (5 bytes a slot) are there for this: without them each absent key would cost its own read. A
-      dense index knows all keys, so that an absent one leaves at loading.
-    - The queue is of partitions, by the oldest tuple that waits for each, not of tuples: a read serves all who wait for its
-      partition, so that both name the same read next, and a tuple takes 8 bytes less.
-    - Tuples that wait for the same key leave together, so that the first of them stands for all in the lists.
+      falls between pages, otherwise after the first read of its partition. The lists of tuples by partition (5 bytes a
+      slot) are there for this: without them each absent key would cost its own read. A dense index knows all keys, so an
+      absent key leaves at loading.
+    - The queue holds partitions, by the oldest tuple that waits for each; the paper's queue holds tuples. A read serves all
+      tuples that wait for its partition, so both name the same read next, and a tuple takes 8 bytes less.
+    - Tuples that wait for the same key leave together, so the first tuple stands for all in the lists.
     - Each tuple remembers its pages (4 bytes, 8 where keys repeat in R): the index is asked once for a tuple.
     - Duplicate keys in R: rows of a key may go on in the next partition. The oldest tuple's key is then read from its
       first page on, in pieces of `buffer_pages` over consecutive steps if one read can't hold it. Any other tuple whose
-      rows are not all in the pages at hand is left alone, neither joined nor removed, until another read has them all.
-    - A partition that somebody waits for still after two turns, one for a key that goes on behind it and one for all others,
-      goes to the end of the queue.
+      rows are not all in the pages at hand waits for a read that has all of its rows.
+    - A partition has two turns: one for a key that goes on behind it, and one for all others. If tuples still wait for the
+      partition, it then goes to the end of the queue.
     - More matches than fit into the output of a step: the next steps go on with the same pages, without reading. Tuples
       offered meanwhile are loaded afterwards.
 """
@@ -57,7 +56,7 @@ from millrace.joins.sizing import Sizing, check_at_least_one, code_bytes_per_pag
 
 
 class HybridJoin(FetchJoin):
-    """Reads only pages somebody waits for, in the order of waiting.
+    """Reads only pages that a tuple waits for; the oldest tuple comes first.
 
     >>> import pyarrow as pa
     >>> from millrace.relations.memory import MemoryRelation
@@ -75,7 +74,7 @@ class HybridJoin(FetchJoin):
 
 
 def _plan(relation: IndexedRelation, spec: JoinSpec, budget: Budget, buffer_pages: int | None) -> Sizing:
-    """Each list by partition has a head, so the buffer is chosen first, as if every page were a partition."""
+    """The buffer is chosen first, as if every page were a partition, because each list by partition has a head."""
     check_at_least_one("buffer_pages", buffer_pages)
 
     def planned(pages: int | None) -> Sizing:

@@ -1,31 +1,31 @@
 """Index nested loop join (INLJ): the baseline of all semi-stream joins.
 
 Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Supporting Streaming Updates in an Active Data Warehouse,
-ICDE 2007, section 2, where it is called INL. Later papers on semi-stream joins compare themselves with it as well.
+ICDE 2007, section 2, under the name INL. Later papers on semi-stream joins also compare with this join.
 
 The loop:
     1. take the next stream tuple;
     2. look its key up in the index; an absent key leaves here;
-    3. read the page that holds it, and the pages after it while they go on with the same key; with a buffer pool, only
-       those that are not in it;
+    3. read the page that holds the key, and the next pages while they go on with the same key; with a buffer pool, only
+       pages that are not in the pool;
     4. join the tuple with the rows of its key, and let it leave.
 
 Memory:
     stream --> [ tuples of this step ]        disk buffer, or buffer pool [ p7 p2 p9 ... ] <-- R
                         |______ index ______________________|
 
-A tuple leaves after 2 x (tuples of a step) x (pages of the longest key) reads at most, whatever else comes.
+A tuple leaves after at most 2 x (tuples of a step) x (pages of the longest key) reads, whatever else comes.
 
 Needs an index on the join key. Serves equality.
 
-Two baselines: the paper gives its index join a buffer pool of the memory that MESHJOIN has (`pool_bytes`); later papers on
-caching have it without one, which is the default here. A ratio must say which of the two it is against.
+There are two baselines. The paper gives its index join a buffer pool with the memory of MESHJOIN (`pool_bytes`). Later papers
+on caching have no pool, which is the default here. A ratio must say which baseline it means.
 
 Differs from the paper:
-    - `tuples_per_step` groups tuples into one step to save calls, `None` as many as fit. Without a pool nothing is shared
-      between them: pages are read, and counted, for each tuple, into as many buffers as there is room for.
-    - The pool keeps the pages that were wanted last, by steps: all pages of a step are of the same age. Where pages are used
-      in place there is no read to save, and no pool.
+    - `tuples_per_step` groups tuples into one step to save calls; `None` takes as many as fit. Without a pool tuples share
+      nothing: pages are read, and counted, for each tuple, into as many buffers as there is room for.
+    - The pool keeps the pages that were wanted last. All pages of a step have the same age. Where pages are used in place
+      there is no read to save, and no pool.
     - A key with more rows than a step may put out is continued in the next step, from the same page.
 """
 
@@ -56,7 +56,7 @@ REST = "rest"
 class IndexNestedLoopJoin(Windowed):
     """One tuple, one look-up, one page read, unless the page is in the buffer pool.
 
-    `pool_bytes` is what the pool takes of the budget, `"rest"` what the other parts leave; None or 0: there is none.
+    `pool_bytes`: the pool's part of the budget. `"rest"`: all that the other parts leave. None or 0: no pool.
 
     >>> from millrace.relations.memory import MemoryRelation
     >>> products = MemoryRelation(pa.table({"id": [1, 2, 3], "price": [10, 20, 30]}), "id", rows_per_page=1)
@@ -106,8 +106,8 @@ class IndexNestedLoopJoin(Windowed):
 
     @property
     def longest_wait(self) -> int:
-        """Reads for which a tuple stays inside at most, whatever else comes: those for the tuples before it, and for the ones
-        that are looked up with it."""
+        """The most reads for which a tuple stays inside, whatever else comes: reads for the tuples before it, and for the
+        tuples that are looked up with it."""
         return 2 * self.capacity * self._key_pages
 
     def offer(self, batch: pa.RecordBatch) -> int:
@@ -149,7 +149,7 @@ class IndexNestedLoopJoin(Windowed):
         self._page = int(self._first[0]) if len(self._first) else 0
 
     def _go_on(self) -> None:
-        """Put out what was found; look for more when that is done."""
+        """Put out what was found, then look for more."""
         if self._pairs is None:
             slots, pages, whole = self._next_reads(self._most_reads())
             self._run = self._read(pages)
@@ -212,7 +212,7 @@ _WAITING_BYTES = 10 * 8  # slot, first and last page; what is read for it, and w
 def _plan(
     relation: IndexedRelation, spec: JoinSpec, budget: Budget, tuples_per_step: int | None, pool_bytes: int | str | None
 ) -> tuple[Sizing, int]:
-    """Slots, buffers and output; and the pages of the pool. One of those is the page that any join needs to read."""
+    """Slots, buffers and output, and the pages of the pool. The pool includes the page that any join needs to read."""
 
     def planned(buffer_pages: int | None, fixed_bytes: int = 0) -> Sizing:
         return plan_window(

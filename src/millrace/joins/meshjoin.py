@@ -7,7 +7,7 @@ The loop, with b = `buffer_pages` and w = `tuples_per_step`:
     1. read the next b pages of R and up to w tuples of S;
     2. add the new tuples to the hash table, and their slots to the queue as one chunk;
     3. probe the hash table with every row of the b pages, and put out the matches;
-    4. the chunk that entered one pass ago has now met all of R: take it from the queue and the hash table.
+    4. the chunk that entered one pass ago has met all of R: its tuples leave the queue and the hash table.
 
 Memory, for R of 8 pages and b = 2, so 4 chunks:
 
@@ -17,16 +17,16 @@ Memory, for R of 8 pages and b = 2, so 4 chunks:
                                    ^ probed with every row
                          disk buffer [ p4 p5 ]  <-- scan of R:  p0 p1 | p2 p3 | p4 p5 | p6 p7 | p0 p1 ...
 
-A tuple leaves after one pass over R: N_R/b reads, N_R at most, whatever else comes.
+A tuple leaves after one pass over R: N_R/b reads, at most N_R, whatever else comes.
 
 Needs nothing of R: no index, no order. Serves every condition: see `matching`.
 
 Differs from the paper:
     - A chunk leaves at the end of the step that completes its pass, not at the start of the next (the paper's lines
       3-6), so that it does not wait for the next read, and w slots are free when new tuples come.
-    - A step runs with fewer than w tuples, or none: the paper's loop waits for w, for ever if the stream pauses. Each
-      chunk is stamped with the scan position at which it entered and leaves when the scan comes round to it, whatever its
-      size: see `scan`, which has the loop. With nothing waiting, a step reads nothing.
+    - A step runs with fewer than w tuples, or none. The paper's loop waits for w tuples, for ever if the stream pauses. Each
+      chunk is stamped with the scan position at which it entered, and leaves when the scan comes round to this position:
+      see `scan`, which has the loop. If no tuple waits, a step reads nothing.
     - The number of pages need not be a multiple of b: the last read of a pass is shorter.
     - More matches than fit into the output of a step: the next steps go on with the same pages, without reading.
     - b and w are fixed when the join is made; `rmeshjoin` can change both while it runs.
@@ -72,7 +72,7 @@ class MeshJoin(ScanJoin):
 def _plan(
     relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, tuples_per_step: int | None
 ) -> tuple[Sizing, int]:
-    """b and w: of all b that fit, the one with the highest rate (see `cost.meshjoin`)."""
+    """b and w: of all b that fit, the b with the highest rate (see `cost.meshjoin`)."""
     check_at_least_one("buffer_pages", buffer_pages)
     check_at_least_one("tuples_per_step", tuples_per_step)
     prices = scan_prices(relation, spec, budget)

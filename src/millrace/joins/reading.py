@@ -1,4 +1,4 @@
-"""Reads of pages and index, counted in the terms of the cost model; and whether a relation can say which page to read."""
+"""Reads of pages and of the index, counted in the terms of the cost model; and whether a relation has an index."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def has_index(relation: Relation) -> bool:
 
 
 def disk_index(relation: Relation) -> DiskIndex | None:
-    """The relation's index, if that lies on disk."""
+    """The relation's index, if it lies on disk."""
     index: DiskIndex | None = getattr(relation, "disk_index", None)
     return index
 
@@ -42,9 +42,9 @@ def check_index(relation: Relation, name: str) -> None:
 
 
 class Reader:
-    """Reads pages, and the index if that lies on disk, and counts until `counts` takes the numbers.
+    """Reads pages, and the index if it lies on disk, and counts these reads until `counts` takes the numbers.
 
-    A read that fails is not counted. Where the relation has that, pages go into a buffer of this reader's own, so that several
+    A read that fails is not counted. If the relation allows it, pages go into a buffer of this reader's own, so that several
     joins may take turns with one relation.
     """
 
@@ -58,7 +58,7 @@ class Reader:
         self._counts = StepCounts()
 
     def locate(self, codes: Int64Array) -> PageRuns:
-        """Where keys live: by the index in memory, or by that on disk."""
+        """Where keys live, by the index in memory or on disk."""
         if self._index is None:
             return cast(IndexedRelation, self._relation).locate(codes)
         runs = self._index.locate(codes)
@@ -66,7 +66,7 @@ class Reader:
         return runs
 
     def known(self, codes: Int64Array) -> BoolArray | None:
-        """Which of the keys cost no read of the index; None where none does."""
+        """Which keys cost no read of the index; None if no key costs one."""
         if self._index is None:
             return None
         known = self._index.known(codes)
@@ -74,7 +74,7 @@ class Reader:
         return known
 
     def read(self, first: int, count: int) -> PageRun:
-        """Pages from `first` on: fewer than `count` where they take more bytes than so many were planned with."""
+        """Pages from `first` on. Fewer than `count` if these pages take more bytes than were planned for so many."""
         run: PageRun = self._reads.read(first, count)
         self._count(len(run.pages), int(first != self._head), first + len(run.pages))
         return run
@@ -93,14 +93,14 @@ class Reader:
             self._count_each(pages)
 
     def use(self, pages: Int64Array) -> PageRun:
-        """Pages used in place, all of them in one go; the run is the whole relation."""
+        """Use pages in place, all at once; the run is the whole relation."""
         relation = cast(ResidentRelation, self._relation)
         relation.touch(pages)
         self._counts += StepCounts(pages_read=len(pages), bytes_read=len(pages) * relation.page_bytes)
         return relation.whole()
 
     def use_each(self, pages: Int64Array) -> PageRun:
-        """Pages used in place, each as if it were read by itself, in this order; the run is the whole relation."""
+        """Use pages in place, each counted as a read of its own, in this order; the run is the whole relation."""
         relation = cast(ResidentRelation, self._relation)
         relation.touch(pages)
         self._count_each(pages)
@@ -130,12 +130,12 @@ COLD_STEPS = 256  # a look-up of the index in that many steps, each of which mos
 
 
 class Arrivals:
-    """Tuples that have come, by their slots, and whose pages are not known yet.
+    """New tuples, by their slots, whose pages are not known yet.
 
-    An index on disk is asked for many keys at a time, as a block that is read serves all keys that are in it: tuples whose
-    keys are not in memory stay here until they are a quarter of what the window holds, or nobody else waits, or the oldest of
-    them came `COLD_STEPS` steps ago. Then all of them are looked up at once, so that a stream of keys in memory holds nobody
-    up for good, and the index is asked once in so many steps.
+    An index on disk is asked for many keys at a time, because one block serves all of its keys. Tuples whose keys are not in
+    memory stay here until one of three things happens: they are a quarter of what the window holds, no other tuple waits, or
+    the oldest of them came `COLD_STEPS` steps ago. Then all of them are looked up at once. So a stream of keys in memory
+    delays no tuple for ever, and the index is asked once in so many steps.
     """
 
     def __init__(self, reader: Reader, window: Window) -> None:
@@ -152,7 +152,7 @@ class Arrivals:
         return len(self._cold) + sum(len(slots) for slots in self._new)
 
     def take(self, *, idle: bool) -> tuple[Int64Array, PageRuns]:
-        """Slots that may wait for their pages now, and those pages. After an error all are still here."""
+        """Slots that may wait for their pages now, and these pages. After an error all slots are still here."""
         slots = np.concatenate((self._cold, *self._new))
         later = self._cold[:0]
         known = None if idle or self._overdue else self._reader.known(self._window.code[slots])
@@ -164,5 +164,5 @@ class Arrivals:
 
     @property
     def _overdue(self) -> bool:
-        """Whether the oldest of those whose keys are not in memory, which is the first, has been here long enough."""
+        """Whether the oldest tuple whose key is not in memory (the first) has been here long enough."""
         return len(self._cold) > 0 and self._window.steps - int(self._window.entered[self._cold[0]]) >= COLD_STEPS

@@ -1,14 +1,14 @@
 """R-MESHJOIN: MESHJOIN with a disk buffer of any size, and all the rest of the memory for waiting tuples.
 
-Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-real-time Data Warehousing, DOLAP 2010, of which we know the abstract and what
-later papers say of it: the disk buffer does not depend on the size of R or on the number of chunks, and memory is shared out
-by what it is really needed for.
+Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-real-time Data Warehousing, DOLAP 2010. We know the abstract and what
+later papers say: the disk buffer does not depend on the size of R or on the number of chunks, and memory goes where it is
+needed.
 
 The loop, with b = `buffer_pages`:
     1. read the next b pages of R, fewer where a chunk has to leave or R ends, and as many tuples of S as there is room for;
     2. add the new tuples to the hash table, and their slots to the queue as one chunk, stamped with the scan position;
     3. probe the hash table with every row of the pages, and put out the matches;
-    4. chunks to whose stamp the scan has come round have met all of R: take them from the queue and the hash table.
+    4. when the scan comes round to the stamp of a chunk, the chunk has met all of R: its tuples leave queue and hash table.
 
 Memory:
 
@@ -18,12 +18,12 @@ Memory:
                                             ^ probed with every row
                                   disk buffer [ b pages ]  <-- scan of R
 
-A tuple leaves after one pass over R: N_R/b reads, and N_R at most, whatever else comes and however often b changes.
+A tuple leaves after one pass over R: N_R/b reads, at most N_R, whatever else comes and however often b changes.
 
 Needs nothing of R: no index, no order. Serves every condition: see `matching`.
 
 Differs from what we know of the paper:
-    - b is chosen by the cost of a seek against the cost of memory, from `costs`; the paper's own rule is not known to us.
+    - b is chosen by the cost of a seek against the cost of memory, from `costs`; we do not know the paper's own rule.
     - b and the most tuples that a step takes may change while the join runs (`resize`), and R may grow at its end.
 """
 

@@ -1,16 +1,16 @@
 """The loop of MESHJOIN and R-MESHJOIN: a cyclic scan of the relation meshed with a sliding window over the stream.
 
-Tuples that enter together are a chunk. It is stamped with where the scan stands, and leaves when the scan comes round to
-that place again: it has then met every page once. A read is cut where the next chunk has to leave, so that no page is
-joined with a tuple twice, however long reads are and however often that changes.
+Tuples that enter together are a chunk. The chunk is stamped with the position of the scan, and leaves when the scan comes round
+to this position again: then it has met every page once. A read is cut where the next chunk has to leave, so that no page is
+joined with a tuple twice, even if the length of reads changes.
 
     scan of R     p0 p1 p2 p3 p4 p5 p6 p7 | p0 p1 p2 p3 ...        a lap is one pass
     chunk A       entered here ^ (lap 0, page 3)    ^ leaves here (lap 1, page 3)
 
-Where the relation says between which keys its pages lie (`zones`), pages that no waiting tuple can match are passed over.
+If the relation knows the lowest and highest key of its pages (`zones`), pages that no waiting tuple can match are skipped.
 
 R may grow at its end while the join runs: a lap is then longer. A tuple meets all rows that were there when it entered, and
-those appended before the scan passes the end. No pass ends while R grows by more pages than are read.
+rows that are appended before the scan passes the end. No pass ends while R grows by more pages than are read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LAP = 1 << 32  # in stamps: more pages than a relation has
 
 
 class ScanJoin(Windowed):
-    """A join that meets every page with every waiting tuple. Subclasses say how memory is shared out."""
+    """A join in which every page meets every waiting tuple. Subclasses divide the memory."""
 
     def __init__(
         self, relation: Relation, spec: JoinSpec, budget: Budget, sizing: Sizing, tuples_per_step: int, chunks: int
@@ -64,13 +64,13 @@ class ScanJoin(Windowed):
 
     @property
     def reversed_ranges(self) -> int:
-        """Rows of the relation seen so far whose range ends before it begins, and so holds nothing."""
+        """Ranges of the relation seen so far that end before they begin, and hold nothing."""
         return self._matcher.reversed_ranges
 
     @property
     def longest_wait(self) -> int:
-        """Reads for which a tuple stays inside at most, whatever else comes: one pass over R, as long as R is by now, of which
-        a read has at least one page."""
+        """The most reads for which a tuple stays inside, whatever else comes: one pass over R at its present length, with at
+        least one page in each read."""
         return max(1, self._relation.pages)
 
     def offer(self, batch: pa.RecordBatch) -> int:
@@ -101,7 +101,7 @@ class ScanJoin(Windowed):
         return step
 
     def _mesh(self) -> None:
-        """Bring both inputs in, unless nobody waits."""
+        """Bring both inputs in, unless no tuple waits."""
         slots = np.concatenate((np.zeros(0, np.int64), *self._inbox))
         self._inbox = []
         self._taken = 0
@@ -116,7 +116,7 @@ class ScanJoin(Windowed):
             stop = self._stop()
             first = self._zones.next_wanted(self._page, stop)
             if first == stop:
-                self._move_to(stop)  # nobody waits for what lies between
+                self._move_to(stop)  # no tuple waits for the pages between
             else:
                 end = self._zones.next_unwanted(first, min(first + self.buffer_pages, stop))
                 self._page = first
@@ -155,7 +155,7 @@ class ScanJoin(Windowed):
 
 
 class _WaitingZones:
-    """How many tuples wait for a page of each zone; without zones, somebody waits for every page."""
+    """How many tuples wait for a page of each zone; without zones, every page counts as wanted."""
 
     def __init__(self, relation: Relation, spec: JoinSpec, budget: Budget) -> None:
         self._zones = _zones(relation, spec)
@@ -176,7 +176,7 @@ class _WaitingZones:
             self._waiting -= self._wanted(self._zones, codes)
 
     def next_wanted(self, page: int, stop: int) -> int:
-        """The first page from here that somebody waits for, or `stop`."""
+        """The first page from here that a tuple waits for, or `stop`."""
         return self._next(page, stop, wanted=True)
 
     def next_unwanted(self, page: int, stop: int) -> int:
@@ -230,25 +230,25 @@ class _Chunks:
 
 
 def _zones(relation: Relation, spec: JoinSpec) -> Zones | None:
-    """Zones are of keys: with another condition, somebody waits for every page."""
+    """Zones are for equal keys only: with another condition, every page counts as wanted."""
     return getattr(relation, "zones", None) if spec.condition is None else None
 
 
 def reader_bytes(relation: Relation) -> int:
-    """What the relation takes to read pages, beside them."""
+    """Bytes that the relation needs to read pages, beside the pages themselves."""
     taken: int = getattr(relation, "reader_bytes", 0)
     return taken
 
 
 def scan_prices(relation: Relation, spec: JoinSpec, budget: Budget) -> Prices:
-    """What a slot, a page and a row of the output take."""
+    """Bytes of a slot, a page and a row of the output."""
     spec.check_against(relation)
     matcher = matcher_bytes(relation, spec, budget.memory_bytes)
     return Prices.of(relation, spec, budget.memory_bytes, matcher.per_slot + Ring.bytes_per_slot, matcher.per_page)
 
 
 def scan_bytes(relation: Relation, spec: JoinSpec, budget: Budget, chunks: Int64Array) -> Int64Array:
-    """What a scan takes beside the window, the disk buffer and the output, for so many chunks."""
+    """Bytes that a scan takes beside window, disk buffer and output, for so many chunks."""
     return (
         chunks * _CHUNK_BYTES
         + reader_bytes(relation)
@@ -258,8 +258,8 @@ def scan_bytes(relation: Relation, spec: JoinSpec, budget: Budget, chunks: Int64
 
 
 def buffer_choices(pages: int, wanted: int | None) -> Int64Array:
-    """Sizes of the disk buffer to choose from: the one that is wanted; all; or for a long relation about 4,000, dense where
-    they are small."""
+    """Sizes of the disk buffer to choose from: the given size; else all sizes; for a long relation about 4,000 sizes, close
+    together where they are small."""
     most = max(1, pages)
     if wanted is not None:
         return np.array([min(wanted, most)])

@@ -1,21 +1,21 @@
-"""Several tables in one pass: joins one behind the other, behind the interface of one.
+"""Several tables in one pass: a chain of joins with the interface of one join.
 
-Polyzotis et al. (MESHJOIN, ICDE 2007) name it as future work: one stream against many relations in one operator. What one join
-puts out is offered to the next; all share one budget.
+Polyzotis et al. (MESHJOIN, ICDE 2007) name this as future work: one stream against many relations in one operator. The output
+of one join is offered to the next; all joins share one budget.
 
     stream --> [ join with R1 ] --> rows --> [ join with R2 ] --> rows --> ... --> out
                     ^ pages of R1                 ^ pages of R2
 
-A join steps only when the one behind it has taken all that it put out before, so that between two joins no more waits than the
-output of one step. A tuple has left when nothing that came from it is inside any more. Then it counts as matched if a row of it
-was put out; which table had no row for it is in `ledgers`, one for each table.
+A join steps only when the next join has taken all of its last output. So between two joins waits at most the output of one
+step. A tuple has left when no row that came from it is inside any more. It counts as matched if one of its rows was put out.
+`ledgers`, one for each table, say which table had no row for it.
 
-A join that waits for the one behind it waits until that one has taken the rows of one step. That takes as long as tuples wait
-inside it, as often as the rows of a step fill its window. So no tuple waits for ever, but waits multiply.
+A join waits until the next join has taken the rows of one step. If these rows fill the next window several times, the join
+waits as many times as long as tuples wait there. So no tuple waits for ever, but waits multiply.
 
-A host that drains the joins after every group of rows can have them work *by turns*: one join makes a step at a time, the
-last that has no room for what waits in front of it, or else the first that holds tuples. So windows of later joins fill up
-before they read, and a page that is read serves more tuples. Then a tuple may wait as long as the host does not drain.
+A host that drains the joins after every group of rows can let them work *by turns*. One join makes a step at a time: the last
+join that has no room for the rows in front of it, or else the first join that holds tuples. So windows of later joins fill up
+before they read, and a page that is read serves more tuples. A tuple may then wait until the host drains.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OWN = ("tuples_in", "removed", "matched", "absent_keys", "null_keys", "conditio
 
 
 class Several:
-    """Joins in a row. The stream of each but the first has the schema that the one before it puts out.
+    """A chain of joins. The stream of each join but the first has the output schema of the join before.
 
     >>> from millrace.core.budget import Budget
     >>> from millrace.core.protocols import JoinSpec
@@ -76,7 +76,7 @@ class Several:
 
     @property
     def longest_wait(self) -> int:
-        """Steps that a tuple stays inside at most, and so reads, with outputs as long as they were so far."""
+        """The most steps, and so reads, for which a tuple stays inside, if outputs stay as long as they were so far."""
         total = inside = 0  # steps of the joins from here on; of those, a tuple in the first of them
         window = 1
         for stage in reversed(self._stages):
@@ -99,7 +99,7 @@ class Several:
         return taken
 
     def step(self) -> Step:
-        """Each join makes a step, the last one first, unless the one behind it is not ready for more. By turns: one of them."""
+        """Each join makes a step, the last join first, unless the next join is not ready for more. By turns: only one join."""
         if self._by_turns:
             stepped = [self._step_of(self._turn())]
         else:
@@ -117,12 +117,12 @@ class Several:
         return Step(own, output, sequence, entered, left)
 
     def _ready(self, place: int) -> bool:
-        """Whether a join may step: the one behind it has taken all that waited for it."""
+        """Whether a join may step: the next join has taken all rows that waited for it."""
         self._stages[place].take_in()
         return place + 1 == len(self._stages) or not self._stages[place + 1].waiting_rows
 
     def _turn(self) -> int:
-        """The last join that has no room for what waits in front of it; else the first that holds tuples."""
+        """The last join that has no room for the rows in front of it; else the first join that holds tuples."""
         for place in reversed(range(len(self._stages))):
             self._stages[place].take_in()
             if self._stages[place].waiting_rows:
@@ -155,7 +155,7 @@ class Several:
 
 
 class _Stage:
-    """One join, what is still to be offered to it, and from which stream tuple each of its own tuples comes."""
+    """One join, the rows still to be offered to it, and the stream tuple that each of its own tuples comes from."""
 
     def __init__(self, join: SemiStreamJoin, ledger: Ledger, schema: pa.Schema | None) -> None:
         self.join = join
@@ -189,7 +189,7 @@ class _Stage:
             self._rest, self._rest_origins = rows, origins
 
     def take_in(self) -> None:
-        """Offer what waits in front of the join, as far as it goes."""
+        """Offer the rows in front of the join, as far as there is room."""
         if self._rest is None:
             return
         taken = self.join.offer(self._rest)
@@ -220,8 +220,8 @@ class _Stage:
 class _ByNumber:
     """A value for each tuple inside, found by the number of the tuple. Numbers count from 0 in the order in which tuples come.
 
-    The values lie in an array from the oldest tuple on, so that a step costs as much as it changes. What lies before the oldest
-    tuple goes when the array has to grow.
+    The values lie in an array from the oldest tuple on, so that a step costs only what it changes. Values before the oldest
+    tuple are dropped when the array has to grow.
     """
 
     def __init__(self, dtype: Any) -> None:

@@ -1,11 +1,11 @@
-"""How a join shares its budget out: window slots, disk buffer, and the output of one step. Used by every join.
+"""How a join divides its budget: window slots, disk buffer, and the output of one step. Used by every join.
 
     budget  [ window slots ................................... | disk buffer | output of a step | index ]
               capacity x (window + hash table, queue, ...)       pages         output_rows        hot_keys
 
-The output comes off first (an eighth of what is spare), then the disk buffer (another eighth, up to `BUFFER_BYTES`,
-unless its pages are given), and the window takes what is left. Where the relation's index lies on disk, a sixteenth of what
-is spare holds the keys that are wanted most.
+First the output takes an eighth of the spare memory. Then the disk buffer takes another eighth, up to `BUFFER_BYTES`, unless
+its pages are given. The window takes the rest. If the relation's index lies on disk, a sixteenth of the spare memory holds the
+keys that are wanted most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millrace.structures.window import Window
 
 MIN_OUTPUT_ROWS = 256  # fewer rows a step would cost more in calls than they save in memory
 MAX_SLOTS = 1 << 30  # links are 32-bit
-BUFFER_BYTES = 512 * 1024  # a read this long costs about what the seek before it does, on disks old and new
+BUFFER_BYTES = 512 * 1024  # a read this long costs about as much as the seek before it, on old and new disks
 _SPARE_SHARE = 8
 _INDEX_SHARE = 16
 
@@ -70,7 +70,7 @@ class Prices:
         return rows * self.output_row_bytes + self.long_row_bytes
 
     def output_rows(self, spare_bytes: int) -> int:
-        """Rows of a step's output when `spare_bytes` are left after everything, the least output too, has its least."""
+        """Rows of a step's output, if `spare_bytes` are left after every part, the output included, has its least."""
         return min(MIN_OUTPUT_ROWS + max(0, spare_bytes) // _SPARE_SHARE // self.output_row_bytes, OUTPUT_ROWS)
 
 
@@ -86,11 +86,11 @@ def plan_window(
     min_slots: int = 1,
     max_slots: int = MAX_SLOTS,
 ) -> Sizing:
-    """Share out what is free in `budget`; what can't work at all is an error that says how much would do.
+    """Divide what is free in `budget`. If this is too little, the error says how much is enough.
 
-    `extra_bytes_per_slot` is what the join's own structures take beside the window, `extra_bytes_per_page` what it
-    takes beside a page in the disk buffer, `fixed_bytes` what it takes once.
-    Where the index of the relation lies on disk, it gets its share. Nothing is reserved here: see `reserve`.
+    `extra_bytes_per_slot`: what the join's own structures take for each slot beside the window. `extra_bytes_per_page`: what
+    they take beside a page in the disk buffer. `fixed_bytes`: what they take once. An index on disk gets its share. Nothing is
+    reserved here: see `reserve`.
     """
     check_at_least_one("buffer_pages", buffer_pages)
     prices = Prices.of(relation, spec, budget.memory_bytes, extra_bytes_per_slot, extra_bytes_per_page)
@@ -115,7 +115,7 @@ def plan_window(
 
 
 def rows_per_page(relation: Relation) -> int:
-    """Rows of a page; of the longest, where pages differ by much."""
+    """Rows of a page; of the longest page, if pages differ by much."""
     return max(-(-relation.rows // max(1, relation.pages)), getattr(relation, "longest_page_rows", 0))
 
 
@@ -125,7 +125,7 @@ def code_bytes_per_page(relation: Relation) -> int:
 
 
 def bits_between_codes(relation: Relation) -> int:
-    """How far the codes of neighbouring rows are apart, in bits: hashes fill the whole range of codes, numbers often follow."""
+    """Bits between the codes of neighbouring rows. Hashes fill the whole range of codes; numbers often follow one another."""
     return 0 if relation.codec.exact else 64 - max(1, relation.rows).bit_length()
 
 

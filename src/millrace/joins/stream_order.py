@@ -1,6 +1,7 @@
-"""Output in stream order, of any join: rows are held until every tuple before theirs has left.
+"""Output of any join in stream order: a row is held until every earlier tuple has left.
 
-The MESHJOIN paper sketches it (section 5): a tuple's matches wait until it expires. Here they wait for earlier tuples too.
+The MESHJOIN paper sketches this (section 5): a tuple's matches wait until the tuple leaves. Here they also wait for earlier
+tuples.
 
     join --> rows of tuples 7 3 3 9  -->  held [ 3 3 7 9 ]  -->  all of 0..4 have left: 3 3 go out
 """
@@ -22,8 +23,8 @@ from millrace.core.step import Step
 class Ordered:
     """A join whose rows come in stream order; rows of one tuple in the order in which they were found.
 
-    `held_bytes` is what held rows may take beside the join. When half of it is used, no more tuples are taken until rows have
-    gone out; tuples that are inside may still find more rows than fit, which is an error that says how much would do.
+    `held_bytes`: what held rows may take beside the join. When half of this is used, no more tuples are taken until rows have
+    gone out. Tuples inside may still find more rows than fit: then an error says how much memory is enough.
 
     >>> from millrace.core.budget import Budget
     >>> from millrace.core.protocols import JoinSpec
@@ -51,7 +52,7 @@ class Ordered:
 
     @property
     def longest_wait(self) -> int:
-        """Reads after which the rows of a tuple are out at the latest: tuples before it came earlier, and have left by then."""
+        """The most reads until the rows of a tuple are out. Earlier tuples have left by then."""
         return self._join.longest_wait
 
     @property
@@ -74,7 +75,7 @@ class Ordered:
         return replace(step, sequence=sequence, output=output)
 
     def _pass(self, left: Int64Array) -> bool:
-        """Note who left; whether the first tuple that is still inside is another one now."""
+        """Note which tuples left; returns whether the first tuple inside has changed."""
         if not len(left):
             return False
         room = int(left.max()) + 1 - self._next
@@ -88,7 +89,7 @@ class Ordered:
         return done > 0
 
     def _release(self, like: pa.RecordBatch) -> tuple[Int64Array, pa.RecordBatch]:
-        """Rows of tuples before the next, in order."""
+        """Rows of tuples before the first tuple inside, in order."""
         ready: list[tuple[Int64Array, pa.RecordBatch]] = []
         held: list[tuple[Int64Array, pa.RecordBatch]] = []
         for sequence, rows in self._held:

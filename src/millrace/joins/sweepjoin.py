@@ -1,21 +1,21 @@
-"""SWEEPJOIN: the disk head sweeps round the relation, stops only where somebody waits, and reads no page twice in a sweep.
+"""SWEEPJOIN: the disk head sweeps round the relation, reads only wanted pages, and reads no page twice in a sweep.
 
-Ours. MESHJOIN (Polyzotis et al.) reads everything in order; HYBRIDJOIN (Naeem et al.) reads only what is wanted, in random
-order; this does both.
+Our own join. MESHJOIN (Polyzotis et al.) reads everything in order. HYBRIDJOIN (Naeem et al.) reads only what is wanted, in
+random order. SWEEPJOIN reads only what is wanted, in order.
 
 The loop:
-1. take stream tuples while there is room; the index says which pages each one needs, and it waits with the first of them;
-2. plan the next reads from where the head stands: two wanted pages share a read when crossing the gap between them costs
-   less than a seek; as many reads as fit the disk buffer; behind the last page, go on with the first;
-3. read; 4. look up the waiting tuples in their pages, put out what matches; a tuple that has met its last page leaves.
+1. take stream tuples while there is room; the index says which pages a tuple needs, and the tuple waits for the first of them;
+2. plan the next reads from the position of the head, as many as fit the disk buffer. Two wanted pages share a read if reading
+   the gap between them costs less than a seek. After the last page the first page follows;
+3. read; 4. look up the waiting tuples in their pages, put out the matches; a tuple that has met its last page leaves.
 
     stream -> [ buckets: page -> waiting tuples ]      disk buffer
                   0   1   2   3   4   5   6  ...       [ 2 | 3 | 5 ]   one read crosses page 4
                           ^^^^^^^^^^^^^ head, moving right
 
-What it needs: an index, in memory or on disk. With every page wanted it is MESHJOIN's scan, with few it is an index join. A
-tuple waits one sweep at most, and another for each further page that its key's rows lie on. When the pages can be used in place
-(`mmap`) there is nothing to buffer, and a step serves as many tuples as the output holds.
+What it needs: an index, in memory or on disk. If every page is wanted, it is MESHJOIN's scan; if few pages are wanted, an index
+join. A tuple waits at most one sweep for each page of its key. If pages can be used in place (`mmap`), there is nothing to
+buffer, and a step serves as many tuples as the output holds.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SweepJoin(Windowed):
         self._reads = Reads(np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._cursor = Cursor(0, 0)
         self._served = 0  # comparisons with what the run holds
-        self._exhausted = False  # nobody waits any more for what the run holds
+        self._exhausted = False  # no tuple waits any more for the pages of the run
         self._key_pages = 1  # of one key, the most so far
         self._pairs: Pairs | None = None
         self._probes = 0  # since the last step
@@ -94,8 +94,8 @@ class SweepJoin(Windowed):
 
     @property
     def longest_wait(self) -> int:
-        """Reads for which a tuple stays inside at most, whatever else comes: those of one sweep for each page of its key.
-        Where the index lies on disk, the steps that a tuple may wait for a look-up too."""
+        """The most reads for which a tuple stays inside, whatever else comes: one sweep for each page of its key.
+        If the index lies on disk, also the steps that a tuple may wait for a look-up."""
         look_up = COLD_STEPS + 1 if disk_index(self._relation) is not None else 0
         if self._relation.resident:
             return look_up + 1
@@ -131,9 +131,9 @@ class SweepJoin(Windowed):
 
     @property
     def _takes_more(self) -> bool:
-        """Whether tuples that have come may wait for pages now. Not for those at hand once these have served `_STAYS` times
-        what fits into the window: else tuples that come faster than they leave would keep the head where it is. Where pages are
-        used in place, another look at them costs nothing, and only those that were wanted at the last have been checked."""
+        """Whether new tuples may wait for pages now. They may not once the pages at hand have served `_STAYS` windows of
+        tuples: otherwise tuples that come faster than they leave would keep the head where it is. Where pages are used in
+        place, another look costs nothing, and only pages that were wanted last have been checked."""
         return self._run is None or (not self._relation.resident and self._served < _STAYS * self._window.capacity)
 
     def _place(self) -> None:
@@ -149,7 +149,7 @@ class SweepJoin(Windowed):
             window.impossible_slots = np.concatenate((window.impossible_slots, slots[~known]))
 
     def _advance(self) -> None:
-        """Read on if the pages in the buffer are used up, and look up the next tuples in what is there."""
+        """Read on if the pages in the buffer are used up, and look up the next tuples in the buffer."""
         if self._run is None:
             self._read_on()
         assert self._run is not None
@@ -184,8 +184,8 @@ def _plan(
 ) -> tuple[Sizing, int]:
     """What the window, the buffer and the output may take, and how many comparisons a step makes.
 
-    First the least that works, which is what an error speaks of; of what is spare, an eighth goes to the disk buffer (up to a
-    quarter where that is but a few pages: a step has its price, whatever it serves) and a little to the scratch of a step.
+    First the least that works, which is what an error speaks of. Of the spare memory, an eighth goes to the disk buffer, and a
+    little to the scratch of a step. If an eighth is only a few pages, the buffer takes up to a quarter: each step has a price.
     """
     check_at_least_one("window_tuples", window_tuples)
     check_at_least_one("buffer_pages", buffer_pages)

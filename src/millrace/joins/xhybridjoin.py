@@ -1,17 +1,17 @@
-"""X-HYBRIDJOIN: HYBRIDJOIN that keeps the first pages of R in memory, where the rows lie that are wanted most.
+"""X-HYBRIDJOIN: HYBRIDJOIN that keeps the first pages of R in memory. These pages hold the rows that are wanted most.
 
 Naeem, Dobbie, Weber: Efficient Processing of Streaming Updates with Archived Master Data in Near-Real-Time Data
 Warehousing, Knowledge and Information Systems, 2013; first as X-HYBRIDJOIN for Near-Real-Time Data Warehousing, BNCOD 2011.
 
 The loop, with l = `pinned_pages` and k = `buffer_pages`:
-    0. when the first tuple comes, read the first l pages of R: they stay for good;
-    1. load stream tuples into the free slots, and look each up in the index; a key that is absent leaves at once;
-    2. a tuple whose key is on pinned pages meets its rows there, and leaves; the others go to the hash table and the list of
-       their partition, and the first in a list brings the partition to the queue;
-    3. take the partition of the oldest waiting tuple; with none, read nothing;
-    4. read it: k neighbouring pages behind the pinned ones, fixed and non-overlapping;
-    5. probe the hash table with every row of it, and put out the matches;
-    6. every tuple whose key could only be there has met all there is for it, and leaves.
+    0. when the first tuple comes, read the first l pages of R. These pages are pinned: they stay for good;
+    1. load stream tuples into the free slots, and look each tuple up in the index; an absent key leaves at once;
+    2. a tuple whose key is on pinned pages meets its rows there, and leaves; all others go to the hash table and the list of
+       their partition. The first tuple in a list brings the partition to the queue;
+    3. take the partition of the oldest waiting tuple; if no tuple waits, read nothing;
+    4. read the partition: k neighbouring pages behind the pinned pages, fixed and non-overlapping;
+    5. probe the hash table with every row of the partition, and put out the matches;
+    6. every tuple whose key could only be in this partition leaves.
 
 Memory:
 
@@ -21,20 +21,20 @@ Memory:
                                                      |
                                           disk buffer [ one partition ] <-- R   p3 p4 | p5 p6 | p7 ...
 
-A tuple leaves after as many reads as in HYBRIDJOIN at most, and one more for the pinned pages.
+A tuple leaves after at most as many reads as in HYBRIDJOIN, plus one for the pinned pages.
 
 Needs an index on the join key, and does well where the rows that are wanted most come first: a table built with
 `layout="frequency"`. Serves equality. The code is in `fetch`, which HYBRIDJOIN shares.
 
 Differs from the paper:
     - The paper probes the hash table with every pinned row in every iteration, d_N c_H each time. Here a tuple is looked up
-      once, when it comes, so that pinned pages cost memory and nothing else, and their tuples take no place in the queue.
-    - The paper's line 4 loads only when w tuples are available: the end of a paused stream would never come in. Here what
-      is there is loaded.
+      once, when it comes, so that pinned pages cost only memory, and their tuples take no place in the queue.
+    - The paper's line 4 loads only when w tuples are available: the last tuples of a paused stream would never come in. Here
+      all available tuples are loaded.
     - The split of memory is tuned by equation (5) with w as a mean, where the paper's (9) has a variance: see
       `cost.xhybridjoin`.
-    - A key whose rows begin on pinned pages and go on behind them: its tuples meet the pinned rows at once, and wait for the
-      others only. No pinned page is ever read again.
+    - A key may begin on pinned pages and go on behind them. Its tuples meet the pinned rows at once, and wait only for the
+      other rows. No pinned page is ever read again.
     - What HYBRIDJOIN does differently: slots that are counted, absent keys, duplicate keys in R, long outputs.
 """
 
@@ -56,7 +56,7 @@ _CHOICES = 64  # of either size
 
 
 class XHybridJoin(FetchJoin):
-    """Answers the tuples that most of the stream consists of from memory, and reads for the others as HYBRIDJOIN does.
+    """Answers most of a skewed stream from memory, and reads for all other tuples as HYBRIDJOIN does.
 
     >>> import pyarrow as pa
     >>> from millrace.relations.memory import MemoryRelation
@@ -117,7 +117,7 @@ def _plan(
 
 
 def _choices(pages: int, wanted: int | None, least: int = 1) -> Int64Array:
-    """Sizes to choose from: the one that is wanted, or about `_CHOICES` from least to all, dense where they are small."""
+    """Sizes to choose from: the given size, or about `_CHOICES` from least to all, close together where they are small."""
     if wanted is not None:
         return np.array([min(wanted, pages)])
     return np.unique(np.append(np.geomspace(1, max(1, pages), _CHOICES).round().astype(np.int64), least))[: pages + 1]

@@ -2,8 +2,8 @@
 
     SELECT slot, row FROM stream JOIN master ON <expression>        once for each page that is read
 
-DuckDB finds out by itself whether it can hash, sort, or has to try all pairs. Arrow tries all pairs, a block at a time. An
-expression that is null for a pair is not true for it.
+DuckDB finds out by itself whether it can hash, sort, or has to try all pairs. Arrow tries all pairs, a block at a time. A
+pair for which the expression is null is no match.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _ExpressionMatcher(Remembered, ABC):
 
     @abstractmethod
     def _evaluated(self, stream: pa.Table, table: pa.Table) -> Iterator[tuple[Int64Array, Int64Array]]:
-        """Slots and rows for which it is true, in portions."""
+        """Slots and rows for which the expression is true, in portions."""
 
 
 class SqlMatcher(_ExpressionMatcher):
@@ -204,7 +204,7 @@ def _pairs(memory_bytes: int) -> int:
 
 
 def _first_line(failed: Exception) -> str:
-    """What is wrong, without the lines that show the query that we made of an expression."""
+    """The first line of an error, without the query that we made of an expression."""
     return next(iter(str(failed).splitlines()), type(failed).__name__)
 
 
@@ -223,7 +223,7 @@ def _numbered(table: pa.Table, name: str, numbers: Int64Array) -> pa.Table:
 
 
 def _nothing(rows: int) -> pa.Table:
-    """A table without columns has no rows: one with a column that nobody asks for."""
+    """A table with one column that nobody asks for: a table without columns has no rows."""
     return pa.table({"__millrace_none": pa.nulls(rows, pa.int8())})
 
 

@@ -38,7 +38,7 @@ class Matcher(Protocol):
     reversed_ranges: int  # rows seen whose range ends before it begins
 
     def encode(self, batch: pa.RecordBatch) -> Codes:
-        """What is kept of each tuple in `Window.code`, and which tuples can't match anything."""
+        """The code of each tuple for `Window.code`, and which tuples can't match anything."""
 
     def enter(self, slots: Int64Array) -> None: ...
 
@@ -48,7 +48,7 @@ class Matcher(Protocol):
         """Match the rows of this run from now on."""
 
     def next(self, limit: int) -> Found:
-        """More pairs of this run, `limit` at most. The tuples that wait must not change until all pairs are taken."""
+        """More pairs of this run, at most `limit`. The waiting tuples must not change until all pairs are taken."""
 
 
 class KeyMatcher:
@@ -89,7 +89,7 @@ class KeyMatcher:
 
 
 class Remembered:
-    """For matchers that go through all waiting tuples: who waits, and what was made of them as long as nobody comes or goes."""
+    """For matchers that go through all waiting tuples: who waits, and what was made of them until a tuple comes or goes."""
 
     _present: BoolArray  # by slot
     _waiting: Any  # None: somebody has come or gone
@@ -115,7 +115,7 @@ def matcher_bytes(relation: Relation, spec: JoinSpec, memory_bytes: int) -> Matc
 
 
 def make_matcher(relation: Relation, spec: JoinSpec, budget: Budget, capacity: int) -> tuple[Window, Matcher]:
-    """A window of so many slots, and what finds its tuples."""
+    """A window of so many slots, and the matcher that finds its tuples."""
     matcher: Matcher
     if spec.condition is None:
         records = slot_records(capacity, budget)
@@ -129,7 +129,7 @@ def make_matcher(relation: Relation, spec: JoinSpec, budget: Budget, capacity: i
 
 
 def _home(condition: Condition) -> Any:
-    """The matcher of a condition. Those that need a library of their own are imported when they are asked for."""
+    """The matcher of a condition. A matcher that needs a library of its own is imported on first use."""
     if condition.kind == "similar":
         from millrace.joins.matching.similarity import SimilarMatcher
 

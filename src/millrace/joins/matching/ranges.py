@@ -1,13 +1,12 @@
-"""`between` and `near`: the waiting tuples are kept in the order of their values, so that a row's range is one run of them.
+"""`between` and `near`: the waiting tuples are sorted by value, so the tuples in a row's range lie side by side.
 
     row of R      low ............ high                 near:   other - width ... other + width
     tuples     [ 3  7  7  9  12  15  21 ]
                      ^-----------^   all of these
 
-That is what the MESHJOIN paper proposes for ranges. Where ranges lie in order, as they often do in a file, the tuples look for
-their rows instead, which takes no time for ranges that nobody lies in. With keys that must be equal too, tuples are sorted by
-key code first. A band of floats is looked for a little wider than it is, and what is found is measured: |x - y| <= width, in
-doubles.
+The MESHJOIN paper proposes this for ranges. If ranges are sorted, as they often are in a file, the tuples look for their rows
+instead, which takes no time for ranges without a tuple. If keys must be equal too, tuples are sorted by key code first. A band
+of floats is searched a little wider, and each match is then measured: |x - y| <= width, in doubles.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _EMPTY = np.zeros(0, np.int64)
 
 
 class RangeMatcher:
-    """Tuples whose value lies inside the range of a row, and whose key is that of the row where keys are asked for."""
+    """Tuples whose value lies inside the range of a row, and whose key equals the row's key if keys are asked for."""
 
     def __init__(self, relation: Relation, spec: JoinSpec, window: Window, budget: Budget) -> None:
         assert isinstance(spec.condition, (Between, Near))
@@ -117,7 +116,7 @@ class RangeMatcher:
         return ordered_codes(column, self._common, self._condition.zone)
 
     def _bounds(self, batch: pa.RecordBatch, run: PageRun) -> tuple[Int64Array, Int64Array, BoolArray]:
-        """The codes between which a row's tuples lie, both included, and which rows have any."""
+        """The lowest and highest code of a row's tuples, both included, and which rows have such codes."""
         condition = self._condition
         if isinstance(condition, Near):
             others, valid = self._codes(batch.column(condition.other))
@@ -150,7 +149,7 @@ class RangeMatcher:
 
 
 def _band(middles: Int64Array, width: int) -> tuple[Int64Array, Int64Array]:
-    """Whole numbers at most `width` from the middle, as far as there are any in 64 bits."""
+    """Whole numbers at most `width` from the middle, within 64 bits."""
     if width > MOST - LEAST:
         return np.full(len(middles), LEAST), np.full(len(middles), MOST)
     wrapped = np.uint64(width)

@@ -1,9 +1,9 @@
-"""`similar`: texts of waiting tuples against texts of rows, every one with every other, scored by RapidFuzz.
+"""`similar`: every text of a waiting tuple is compared with every text of a row, scored by RapidFuzz.
 
     distinct texts of a page   x   distinct texts that wait   ->   scores, a block at a time   ->   pairs
 
-Each text is scored once, however many tuples or rows have it, and RapidFuzz gives up on a pair as soon as it can't reach the
-threshold. There is no index for similar texts: this is a nested loop, made as short as it can be.
+Each pair of distinct texts is scored once, however many tuples or rows have these texts. RapidFuzz gives up on a pair as soon
+as the pair can't reach the threshold. There is no index for similar texts: this is a nested loop, made as short as possible.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CUTOFF_SLACK, _ROUNDING = 1e-6, 1e-12
 
 
 class SimilarMatcher(Remembered):
-    """Tuples whose text is similar to that of a row."""
+    """Tuples whose text is similar to the text of a row."""
 
     reversed_ranges = 0
 
@@ -103,7 +103,7 @@ class SimilarMatcher(Remembered):
 
 
 class _Texts:
-    """The distinct texts of a column, and who has each: `members[starts[t] : starts[t + 1]]`."""
+    """The distinct texts of a column, and the members that have text t: `members[starts[t] : starts[t + 1]]`."""
 
     def __init__(self, column: pa.Array, members: Int64Array) -> None:
         encoded = column.dictionary_encode()
@@ -115,7 +115,7 @@ class _Texts:
 
 
 class _Expansion:
-    """Pairs of similar texts, on the way to pairs of those that have them."""
+    """Pairs of similar texts, on the way to pairs of tuples and rows."""
 
     def __init__(self, rows: _Texts, waiting: _Texts, near_rows: Int64Array, near_waiting: Int64Array) -> None:
         self._rows, self._waiting = rows, waiting
