@@ -1,4 +1,4 @@
-"""What exists: one literal table of the semi-stream joins, in the order in which they were invented."""
+"""The catalogue: one literal table of all semi-stream joins, in the order of their invention."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONDITIONS: tuple[ConditionName, ...] = ("equality", "between", "near", "similar
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One semi-stream join: `strategy=` takes its name, which is also the name of its module and of its page."""
+    """One semi-stream join. `strategy=` takes its name, which is also the name of its module and of its page."""
 
     name: str
     join: Callable[..., SemiStreamJoin]  # called with relation, spec, budget, and the parameters of its own
@@ -40,14 +40,14 @@ class Algorithm:
     needs_index: bool
     conditions: tuple[ConditionName, ...]
     hosts: tuple[HostName, ...]
-    # What a host tells the join, as parameters. `told`: unit costs of the disk that the table lies on, and rows of a group,
-    # where the host knows them. `drained`: what holds for a host that empties the join after each group of rows.
+    # Parameters that a host gives to the join. `told`: unit costs of the table's disk, and rows of a group, if the host knows
+    # them. `drained`: fixed values for a host that empties the join after each group of rows.
     told: tuple[Told, ...] = ()
     drained: Mapping[str, Any] = field(default_factory=dict)
-    instant: bool = False  # where pages lie in memory, looking keys up at once gives the same rows sooner
+    instant: bool = False  # if pages lie in memory, a look-up in place gives the same rows sooner
 
     def parameters(self, **known: Any) -> dict[str, Any]:
-        """The parameters of a join whose host drains it and knows this much."""
+        """The parameters of a join, for a host that drains the join and knows `known`."""
         return {**self.drained, **{name: known[name] for name in self.told if name in known}}
 
 
@@ -108,7 +108,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 
 
 def algorithm(name: str) -> Algorithm:
-    """The row of that name.
+    """The row of this name.
 
     >>> algorithm("meshjoin").needs_index
     False
@@ -120,7 +120,7 @@ def algorithm(name: str) -> Algorithm:
 
 
 def make_join(name: str, relation: Relation, spec: JoinSpec, budget: Budget, **parameters: Any) -> SemiStreamJoin:
-    """A join by its name; an error if the relation lacks what the join needs."""
+    """Make a join by its name; an error if the join needs an index and the relation has none."""
     row = algorithm(name)
     check_condition(row, "equality" if spec.condition is None else spec.condition.kind)
     if row.needs_index and not has_index(relation):
@@ -145,9 +145,9 @@ class TableLookup:
 
 
 def make_lookups(stream_schema: pa.Schema, carry: tuple[str, ...], lookups: Sequence[TableLookup], budget: Budget) -> Several:
-    """A join with several relations, which share `budget`: every relation an equal part of it.
+    """A join with several relations. Each relation gets an equal part of `budget`.
 
-    A fifth of each part is set aside for what waits between the joins.
+    A fifth of each part is set aside for rows that wait between the joins.
     """
 
     def made(memory_bytes: int) -> list[SemiStreamJoin]:
@@ -166,7 +166,7 @@ def make_lookups(stream_schema: pa.Schema, carry: tuple[str, ...], lookups: Sequ
 
 
 def _specs(stream_schema: pa.Schema, carry: tuple[str, ...], lookups: Sequence[TableLookup]) -> Iterator[JoinSpec]:
-    """What each join of a row has to do. A column of the stream goes along while a later join compares it."""
+    """The spec of each join in the chain. A column of the stream is carried while a later join compares it."""
     schema = stream_schema
     for number, lookup in enumerate(lookups):
         later = {name for other in lookups[number + 1 :] for name in _stream_columns(other, schema)}
@@ -186,7 +186,7 @@ def _stream_columns(lookup: TableLookup, schema: pa.Schema) -> tuple[str, ...]:
 
 
 def check_condition(row: Algorithm, condition: ConditionName) -> None:
-    """The join serves this condition."""
+    """Raise an error if the join does not serve this condition."""
     if condition not in row.conditions:
         able = tuple(other for other in ALGORITHMS if condition in other.conditions)
         raise StrategyError(f"strategy {row.name!r} does not serve {condition!r}; use {_names(able)}")

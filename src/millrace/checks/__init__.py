@@ -1,4 +1,4 @@
-"""The laws every join must pass, in the package, so that a join of your own can be checked too.
+"""The laws that every join must keep. They are part of the package, so that you can check a join of your own too.
 
 >>> from millrace.checks import LAWS, check_join
 >>> for law in LAWS[:2]:
@@ -63,7 +63,7 @@ class Verdict(NamedTuple):
 
 
 def check_join(make: Make, law: str | None = None, how: How | None = None) -> None:
-    """Try the join that `make` builds on one law or all, for one `how` or all; the first broken law is an error."""
+    """Check the join that `make` builds: one law or all, for one `how` or all. The first broken law is an error."""
     for each in LAWS if law is None else (_named(law),):
         for one in HOWS if how is None else (how,):
             try:
@@ -73,7 +73,7 @@ def check_join(make: Make, law: str | None = None, how: How | None = None) -> No
 
 
 def run_laws(make: Make, laws: Iterable[str] | None = None, hows: Sequence[How] = HOWS) -> list[Verdict]:
-    """Try all laws, go on after a broken one, and say how each went."""
+    """Check all laws and say how each went. A broken law does not stop the others."""
     verdicts = []
     for law in LAWS if laws is None else tuple(_named(name) for name in laws):
         for how in hows:

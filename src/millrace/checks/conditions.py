@@ -1,10 +1,11 @@
-"""The laws for joins by a condition: each law is tried with a condition that says the same as equal keys.
+"""The laws for joins by a condition: each law is checked with a condition that means the same as equal keys.
 
     between   product between id and id             near      product and id at most 0 apart
     similar   product similar to id to a degree of 1   expr      product = id
 
-So the reference stays a plain join on equal keys, and shares nothing with what is being checked. A key that a condition can't
-compare (a text in a range, say) is joined by equality. That ranges, bands and degrees are right is for tests of their own.
+So the reference stays a plain join on equal keys, and shares nothing with the join that is checked. A key that a condition
+can't compare (a text in a range, for example) is joined by equality. Other tests check the meaning of ranges, bands and
+degrees.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TEXT = next(kind for kind in KEY_TYPES if kind.name == "string")
 
 
 class ByCondition:
-    """Builds a join by a condition where a law asks for one on equal keys. `sql`: an expression in SQL, not in Arrow."""
+    """Builds a join by a condition where a law asks for a join on equal keys. `sql`: an expression in SQL, not in Arrow."""
 
     def __init__(self, make: Make, condition: Kind, *, sql: bool = False) -> None:
         self._make = make
@@ -48,7 +49,7 @@ class ByCondition:
         return self._make(relation, by_condition, budget)
 
     def _equal(self, spec: JoinSpec, schema: pa.Schema) -> Condition | None:
-        """Equal keys, as a condition; None where it can't say that of keys of this type."""
+        """Equal keys, as a condition; None if the condition can't compare keys of this type."""
         (mine, theirs), others = spec.on[-1], spec.on[:-1]
         if self.condition == "expr":
             if self._sql:
@@ -74,7 +75,7 @@ class ByCondition:
 
 
 class _Beside:
-    """A join whose SQL engine has its memory beside the budget of the law, as budgets of laws are small."""
+    """A join whose SQL engine has memory beside the budget of the law, because budgets of laws are small."""
 
     def __init__(self, make: Make, relation: Relation, spec: JoinSpec, budget: Budget) -> None:
         try:

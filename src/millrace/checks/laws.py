@@ -1,7 +1,7 @@
 """The laws: what every semi-stream join must do, whatever its algorithm.
 
-A law is a function of how the join is built and of `how`; it raises `BrokenLaw` and says what it saw. `LAWS` lists them
-all, each with the sentence that it stands for.
+A law is a function. It gets the way to build the join, and `how`. If the join breaks the law, the function raises `BrokenLaw`
+and says what it saw. `LAWS` lists all laws, each with its sentence.
 """
 
 from __future__ import annotations
@@ -447,7 +447,7 @@ def _with_long_key(make: Make, long_rows: int) -> pa.Table:
 def _no_wait_too_long(
     make: Make, how: How, relation: MemoryRelation, hot: Sequence[int | None], spare_bytes: int, *, wrapped: bool = False
 ) -> None:
-    """With these keys coming all the time, others get on: on the last page, absent, on many pages, and null."""
+    """While these keys come all the time, other keys leave in time: keys on the last page, absent, on many pages, and null."""
     kind = _kind(make)
     stream = pa.record_batch({"product": written(kind.stream, hot, kind.value)})
     cold = pa.record_batch({"product": written(kind.stream, [200, 238, 101, 999, _LONG, None], kind.value)})
@@ -463,7 +463,7 @@ def _no_wait_too_long(
 
 
 def _kind(make: Make) -> KeyType:
-    """The type of the keys that a join is tried with: a condition may not be able to compare every type."""
+    """The type of the keys for this join: a condition may not be able to compare every type."""
     kind: KeyType = getattr(make, "kind", KEY_TYPES[0])
     return kind
 
@@ -473,8 +473,8 @@ def _sample(make: Make, how: How, *, stream_rows: int = 120) -> Sample:
 
 
 def _counted(make: Make, totals: StepCounts, absent: int) -> tuple[int, int]:
-    """Tuples that were called absent, and null. A join by a condition can only say that it did not hold, and one by an
-    expression says so of nulls too; `absent` of those are then taken to be absent."""
+    """Tuples that were counted as absent, and as null. A join by a condition only counts `condition_false`; a join by an
+    expression counts nulls there too. Then `absent` of these tuples are taken to be absent."""
     if getattr(make, "condition", None) is None:
         require(totals.condition_false == 0, f"{totals.condition_false} tuples failed a condition, and there is none")
         return totals.absent_keys, totals.null_keys
@@ -489,7 +489,7 @@ def _paged(data: Sample, rows_per_page: int = 4) -> MemoryRelation:
 
 
 def _budgets(make: Make, data: Sample, relation: Relation) -> tuple[int, ...]:
-    """From one tuple and one page at a time, over some of both, to all at once."""
+    """Budgets for one tuple and one page at a time, for some of both, and for all at once."""
     smallest = tightest(make, relation, data.spec)
     return (smallest, smallest + 2_000, smallest + 10_000, ROOMY)
 
@@ -517,8 +517,8 @@ def _compare(run: Run, wanted: pa.Table) -> None:
 
 
 def _retried(make: Make, relation: FailingRelation, data: Sample) -> tuple[Run, int, bool]:
-    """Run with failing reads, stepping on after each failure: what came out, how many errors did, and whether the join
-    went on to the end; it may refuse to, with an error of its own."""
+    """Run with failing reads, and step on after each failure. Returns what came out, how many errors, and whether the join went
+    on to the end. A join may refuse to go on, with an error of its own."""
     errors = 0
     run = Run(data.spec.output_schema(relation))
     join = Watched(make(relation, data.spec, Budget(_snug(make, relation, data.spec))), run, 10_000)
@@ -539,7 +539,7 @@ def _retried(make: Make, relation: FailingRelation, data: Sample) -> tuple[Run, 
 
 
 def _no_false_miss(make: Make, run: Run, wanted: pa.Table, data: Sample) -> None:
-    """All that came out is right, and no more tuples were called absent than are."""
+    """All rows that came out are right, and no more tuples were counted as absent than there are."""
     wrong = same_rows(run.numbered, wanted).only_left
     require(not wrong, f"after a failed read rows came out that are not in the reference: {wrong}")
     keys = set(comparable_keys(data.relation, ["id"]))

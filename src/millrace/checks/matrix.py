@@ -1,4 +1,4 @@
-"""All that is promised, in one table: laws x algorithms x conditions x how."""
+"""All promises in one table: laws x algorithms x conditions x how."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """How a law went; `problem` is empty where it holds."""
+    """How a law went; `problem` is empty if the law holds."""
 
     column: Column
     law: str
@@ -45,7 +45,7 @@ class Cell(NamedTuple):
 
 
 def columns(algorithms: Sequence[Algorithm] = ALGORITHMS, conditions: Sequence[ConditionName] = CONDITIONS) -> list[Column]:
-    """What there is to check."""
+    """All pairs of algorithm and condition to check."""
     found = []
     for row in algorithms:
         for condition in conditions:
@@ -59,7 +59,7 @@ def columns(algorithms: Sequence[Algorithm] = ALGORITHMS, conditions: Sequence[C
 def check_cells(
     wanted: Sequence[Column], laws: Sequence[str] = LAW_NAMES, hows: Sequence[How] = HOWS, processes: int = 1
 ) -> Iterator[Cell]:
-    """Try every law on every column, for every `how`, in so many processes. Cells come in the order of columns and laws."""
+    """Check every law on every column, for every `how`, in so many processes. Cells come in the order of columns and laws."""
     tasks = [(column, law) for column in wanted for law in laws]
     check = partial(_check, tuple(hows))
     if processes == 1:

@@ -1,11 +1,11 @@
-"""The reference: a join so plain that it is obviously right, which every other join is compared with.
+"""The reference: a join so plain that it is obviously right. Every other join is compared with the reference.
 
     relation rows  ->  dictionary: key -> list of row numbers
     stream rows    ->  one look-up each, in order
 
-Keys are Python values made comparable here, row by row, and nothing of the key codec is used: the two can't share a
-mistake. A null equals nothing, NaN equals NaN, -0.0 equals 0.0, decimals and times are equal by value whatever their
-scale or unit, and integers whatever their width. It holds everything in memory and is slow; use it for tests.
+Keys are made comparable here, row by row, as Python values. The key codec is not used, so codec and reference can't share a
+mistake. A null equals nothing, NaN equals NaN, -0.0 equals 0.0. Decimals and times are equal by value whatever their scale or
+unit, and integers whatever their width. The reference holds everything in memory and is slow; use it for tests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def reference_join(stream: pa.Table | Iterable[pa.RecordBatch], relation_rows: p
 
 
 def reference_pairs(stream: pa.Table, relation_rows: pa.Table, spec: JoinSpec) -> list[Pair]:
-    """Which stream row goes out with which relation row, for each `how`."""
+    """Pairs of stream row and relation row that go out, for each `how`."""
     found: dict[Hashable, list[int]] = defaultdict(list)
     for number, key in enumerate(comparable_keys(relation_rows, [pair[1] for pair in spec.on])):
         if key is not None:
@@ -79,7 +79,7 @@ def as_table(stream: pa.Table | Iterable[pa.RecordBatch], schema: pa.Schema) -> 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """How two tables differ as multisets of rows; true when they do not. Printed, it says what is where."""
+    """How two tables differ as multisets of rows. It is true if they do not differ; `print` shows the differences."""
 
     names: tuple[str, ...]
     only_left: Counter[Hashable]
@@ -103,10 +103,10 @@ class Comparison:
 
 
 def same_rows(left: pa.Table, right: pa.Table) -> Comparison:
-    """Compare two tables as multisets of rows: order and chunks do not matter, how often a row occurs does.
+    """Compare two tables as multisets of rows: order and chunks do not matter, but how often a row occurs does.
 
-    Values must be the same, not only equal as keys: 0.0 and -0.0 differ. NaN is the same as NaN, and a decimal the same
-    as one with more zeros behind the point.
+    Values must be the same, not only equal as keys: 0.0 and -0.0 differ. NaN is the same as NaN, and 1.5 is the
+    same decimal as 1.50.
 
     >>> same_rows(pa.table({"x": [1, 2, 2]}), pa.table({"x": [2, 1, 1]}))
     rows of (x) that differ:
@@ -131,7 +131,7 @@ def _rows(table: pa.Table) -> Counter[Hashable]:
 
 
 def _values(column: pa.ChunkedArray, plain: Callable[[Any], Hashable]) -> list[Hashable]:
-    """Python values of a column; times as nanoseconds, since Python's own have microseconds only."""
+    """Python values of a column; times as nanoseconds, because Python's own times stop at microseconds."""
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         factor = _NANOSECONDS[kind.unit]

@@ -1,7 +1,7 @@
 """Test doubles of relations: one that fails, one without an index, one with its index on disk, one whose pages expire, one
 whose key codes collide.
 
-Those that are made of another relation, of a `MemoryRelation` for instance, may be put around each other.
+A double that wraps another relation, such as a `MemoryRelation`, may also wrap another double.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class IndexFree:
 
 
 class FailingRelation(IndexFree):
-    """Raises `ReadFailed` on the given reads, counted from 1; the others reach the relation behind it.
+    """Raises `ReadFailed` on the given reads, counted from 1; all other reads reach the wrapped relation.
 
-    With `fail_on=None` every read fails. `failures` says how many did so far.
+    With `fail_on=None` every read fails. `failures` says how many reads failed so far.
     """
 
     def __init__(self, relation: IndexedRelation, fail_on: Collection[int] | None) -> None:
@@ -78,7 +78,7 @@ class FailingRelation(IndexFree):
 
 
 class _WatchedFrames:
-    """Frames whose loads are counted as reads; a run can't be used any more once another page is in one of its frames."""
+    """Frames whose loads are counted as reads. A run can't be used once another page is in one of its frames."""
 
     def __init__(self, frames: PageFrames, count: int, note: Callable[[str], None]) -> None:
         self._frames = frames
@@ -101,7 +101,7 @@ def _unchanged(now: Int64Array, then: Int64Array, pages: Int64Array) -> None:
 
 
 class Expiring(FailingRelation):
-    """Takes its word seriously: a run of pages can't be used after the next read."""
+    """A relation whose runs of pages really can't be used after the next read."""
 
     def __init__(self, relation: IndexedRelation) -> None:
         super().__init__(relation, ())
@@ -122,7 +122,7 @@ class Expiring(FailingRelation):
 
 
 class ExpiringRun:
-    """A run that looks, before it is used, whether it still may be."""
+    """A run that checks, before each use, whether it is still valid."""
 
     def __init__(self, run: PageRun, check: Callable[[], None]) -> None:
         self.pages = run.pages
@@ -146,8 +146,8 @@ class ExpiringRun:
 
 
 class DiskIndexed(MemoryRelation):
-    """A relation in the order of `counts` whose index is taken to lie on disk: no more than `hot_keys` keys of it, those of
-    the first pages, can be held in memory, and any other costs a read."""
+    """A relation in the order of `counts` whose index counts as an index on disk. At most `hot_keys` keys, those of the first
+    pages, can be held in memory; any other key costs a read."""
 
     def __init__(
         self, rows: pa.Table, key: str | Sequence[str], rows_per_page: int, counts: Sequence[float], *, hot_keys: int
@@ -188,7 +188,7 @@ class _CountedLookup:
 
 
 class InPlace(MemoryRelation):
-    """A relation whose pages are used where they are; a look-up on a page that was never touched is an error."""
+    """A relation whose pages are used in place. A look-up on a page that was never touched is an error."""
 
     resident = True
 

@@ -1,4 +1,4 @@
-"""Runs a join under watch: what a law needs to know about every step, and an end for joins that find none."""
+"""Runs a join under watch: records what a law needs to know about every step, and stops a join that never ends."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ SEQUENCE = "sequence of the tuple"  # name of the column that holds sequence num
 
 
 class BrokenLaw(MillraceError, AssertionError):
-    """A join does not do what every join must."""
+    """A join broke a law."""
 
 
 class Make(Protocol):
-    """Builds the join to be checked: a join class is one, and so is a `functools.partial` of it with parameters."""
+    """Builds the join to be checked: a join class, or a `functools.partial` of a join class with parameters."""
 
     def __call__(self, relation: Relation, spec: JoinSpec, budget: Budget, /) -> SemiStreamJoin: ...
 
 
 @dataclass
 class Run:
-    """What came out of a join; `offered_before[n]` is how many tuples had been offered before step n ran."""
+    """What came out of a join. `offered_before[n]` is how many tuples were offered before step n."""
 
     schema: pa.Schema
     steps: list[Step] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Run:
 class Watched:
     """A join whose every call is checked: what `offer` says, what `pending` says, how many steps it takes.
 
-    It is a `SemiStreamJoin` itself, so that the driver can't tell the difference.
+    A `Watched` is a `SemiStreamJoin` itself, so that hosts can't tell the difference.
     """
 
     def __init__(self, join: SemiStreamJoin, run: Run, step_limit: int) -> None:
@@ -161,7 +161,7 @@ def require(condition: object, problem: object) -> None:
 
 
 def tightest(make: Make, relation: Relation, spec: JoinSpec) -> int:
-    """The smallest budget the join says it can work in, found by believing its errors."""
+    """The smallest budget in which the join works, as its own errors say."""
     memory = 1
     for _ in range(64):
         try:

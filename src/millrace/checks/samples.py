@@ -1,4 +1,4 @@
-"""Small data that goes wrong in every way data can: what the laws are tried on."""
+"""Small data with every kind of trouble. The laws are checked on this data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAUSE = 0  # a batch of no rows: nothing arrives, the join goes on
 
 
 class KeyType(NamedTuple):
-    """A key as the relation has it and as the stream has it, and how number i is written as a key on either side."""
+    """A key type in the relation and in the stream, and how number i is written as a key on either side."""
 
     name: str
     relation: pa.DataType
@@ -66,8 +66,8 @@ class Sample(NamedTuple):
 
 
 def sample(how: How, *, kind: KeyType = KEY_TYPES[0], stream_rows: int = 120, seed: int = 1) -> Sample:
-    """Keys 0 to 29 in the relation, every fifth three times, and one null key; the stream is skewed and has absent
-    keys, null keys and most keys more than once."""
+    """The relation has keys 0 to 29, every fifth key three times, and one null key. The stream is skewed; it has absent keys,
+    null keys, and most keys more than once."""
     random = np.random.default_rng(seed)
     present = [key for key in range(30) for _ in range(3 if key % 5 == 0 else 1)]
     skewed = np.minimum(random.integers(0, 40, stream_rows), random.integers(0, 60, stream_rows)).tolist()
@@ -88,7 +88,7 @@ def sample(how: How, *, kind: KeyType = KEY_TYPES[0], stream_rows: int = 120, se
 
 
 def composite(how: How) -> Sample:
-    """The same with a key of two columns, a string and an integer, of which either may be null."""
+    """The same with a key of two columns, a string and an integer. Either column may be null."""
     relation, stream, _ = sample(how)
     keys = [None if row is None else row % 4 for row in relation.column("id").to_pylist()]
     relation = relation.append_column("shop", pa.array([None if key is None else f"shop {key}" for key in keys]))

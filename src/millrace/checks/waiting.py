@@ -1,12 +1,12 @@
-"""How long tuples wait while others keep coming: a stream that never lets up, and a watch on whoever has been inside longest.
+"""How long tuples wait while others keep coming: an endless stream, and a watch on the tuple that has been inside longest.
 
     stream   hot hot hot ... hot  cold  hot hot hot ... hot  cold  hot hot ...
 
-After every step the join is offered as many hot tuples as it takes, so that its window is always full, and now and then a cold
-one. Two things are looked at, for the tuple that came first of those inside:
+After every step the join is offered as many hot tuples as it takes, so that its window is always full. Now and then a cold
+tuple comes. Two numbers are checked, for the oldest tuple inside:
 
-    reads     steps that read pages while the tuple is inside: the join says how many it can be (`longest_wait`)
-    steps     since the last of them, or since the tuple came: what a full window can find is put out by then
+    reads     steps that read pages while the tuple is inside: at most `longest_wait` of the join
+    steps     since the last read, or since the tuple came: at most what the matches of a full window need
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FEW_STEPS = 8
 
 
 class Waits:
-    """Steps a join and knows who is inside, and for how long."""
+    """Steps a join, and knows which tuples are inside and for how long."""
 
     def __init__(self, join: SemiStreamJoin, key_rows: int) -> None:
         self.join = join
@@ -71,7 +71,7 @@ class Waits:
 
 
 def check_waits(join: SemiStreamJoin, hot: pa.RecordBatch, cold: pa.RecordBatch, key_rows: int) -> None:
-    """Nobody waits too long: not the rows of `cold`, which come one by one, nor those of `hot`, which come all the time."""
+    """No tuple waits too long: not the rows of `cold`, which come one by one, nor those of `hot`, which come all the time."""
     if not hasattr(join, "longest_wait"):
         raise BrokenLaw("it does not say how long a tuple waits at most: give it a number of reads as `longest_wait`")
     waits = Waits(join, key_rows)
@@ -100,7 +100,7 @@ class _Crowd:
         self._at = 0
 
     def fill(self, waits: Waits) -> None:
-        """Offer what comes next until there is no room for it."""
+        """Offer the next tuples until there is no more room."""
         while True:
             rows = self._many.slice(self._at)
             taken = waits.offer(rows)

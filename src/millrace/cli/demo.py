@@ -1,13 +1,13 @@
 """`millrace demo`: the same micro-batches of sales are joined with a product table by Spark's own join and by millrace.
 
-The example of Naeem, Dobbie, Weber and Bajwa's X-HYBRIDJOIN paper: a sale has a product id, a quantity and a time; on its way
-into the warehouse the surrogate key replaces the product id, and the supplier and the total are added.
+The example of Naeem, Dobbie, Weber and Bajwa's X-HYBRIDJOIN paper: a sale has a product id, a quantity and a time. On its way
+into the warehouse the surrogate key replaces the product id, and supplier and total are added.
 
     burst -> landing/spark    -> stream JOIN products            -> warehouse/spark    |
           -> landing/millrace -> enrich(stream, table)           -> warehouse/millrace | == ?
 
-Both are streaming queries of one session, with the same settings. They take each burst in turn, so that neither works while
-the other is measured, and the one that goes first changes from burst to burst.
+Both are streaming queries of one session, with the same settings. They take each burst in turn, so that neither query works
+while the other is measured. The query that goes first changes from burst to burst.
 
 A sale whose product id is unknown or missing is kept (`how="left"`): its surrogate key, supplier and total are null, and
 the ledger counts it under its reason.
@@ -49,7 +49,7 @@ _SIDES: tuple[Side, Side] = ("spark", "millrace")
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What `millrace demo` was asked for."""
+    """Options of `millrace demo`."""
 
     rows: int = 4_000_000
     sales: int = 1_000_000
@@ -108,7 +108,7 @@ class Check:
 
 
 def run_demo(options: DemoOptions, console: Console) -> bool:
-    """Run the whole demo; returns whether both warehouses hold the same rows, one for every sale."""
+    """Run the whole demo; returns whether both warehouses hold the same rows, one row for every sale."""
     require_spark()
     view = DemoView(console)
     started = time.monotonic()
@@ -208,7 +208,7 @@ def _wait(query: Any, number: int) -> Any:
 
 
 def _seconds(progress: Any) -> float:
-    """What the whole micro-batch took: plan, join, write and commit."""
+    """Seconds of the whole micro-batch: plan, join, write and commit."""
     return float(progress.durationMs["triggerExecution"]) / 1000
 
 
@@ -237,7 +237,7 @@ def _facts(enriched: Any) -> Any:
 
 
 def _reason(query: Any) -> str:
-    """The line of the failure that says what happened: ours if there is one."""
+    """The line of the failure that says what happened: the error of millrace, if there is one."""
     lines = [line.strip() for line in str(query.exception() or "it was stopped").splitlines() if line.strip()]
     ours = [line for line in lines if "millrace.core.errors." in line]
     return (ours or lines)[-1 if ours else 0]
@@ -246,8 +246,8 @@ def _reason(query: Any) -> str:
 def compare(spark: Any, folders: Folders) -> Check:
     """Compare the two warehouses as multisets of rows.
 
-    Rows are put into groups by their sale, and of each group the number and the sums of 64-bit hashes of whole rows are
-    compared; the rows of groups that differ are then compared one by one.
+    Rows are grouped by sale. For each group the number of rows and the sums of their 64-bit hashes are compared. Rows of groups
+    that differ are then compared one by one.
     """
     millrace, theirs = (spark.read.parquet(str(folders.warehouse(side))) for side in ("millrace", "spark"))
     millrace = millrace.select(theirs.columns)
@@ -299,7 +299,7 @@ def _summary(options: DemoOptions, version: Any, totals: Totals, check: Check, s
 
 
 def _say_verdict(totals: Totals, check: Check, view: DemoView) -> None:
-    """The ratio, what it is of, and what to do next."""
+    """Print the ratio, what it compares, and what to do next."""
     batches = totals.counted
     view.say("")
     for name, seconds in (("Spark's join", totals.spark_seconds), ("millrace", totals.seconds)):
@@ -321,7 +321,7 @@ def _say_verdict(totals: Totals, check: Check, view: DemoView) -> None:
 
 @contextmanager
 def _folders(options: DemoOptions, view: DemoView) -> Iterator[Folders]:
-    """The demo's folder: a temporary one goes at the end, unless it is to be kept; a given one stays."""
+    """The demo's folder. A temporary folder is removed at the end, unless it is to be kept; a given folder stays."""
     if options.folder is None and not options.keep:
         with _temporary("millrace-demo-") as root:
             yield Folders(root)

@@ -40,7 +40,7 @@ class Batch:
 
 @dataclass
 class Totals:
-    """The micro-batches so far; times are of those behind the warm-up, or of all where there are no others."""
+    """The micro-batches so far. Times leave out the warm-up, unless there are no other micro-batches."""
 
     batches: list[Batch] = field(default_factory=list)
 
@@ -85,7 +85,7 @@ class DemoView:
 
     @contextmanager
     def stage(self, doing: str) -> Iterator[Callable[[str], None]]:
-        """A stage of the demo; what is given to the callable stands behind its time when it is done."""
+        """A stage of the demo. The text given to the callable is shown behind the stage's time at its end."""
         told = [doing]
         before = time.monotonic()
         with self.waiting(doing):

@@ -10,7 +10,7 @@ Status = Literal["ok", "note", "warn", "fail"]  # a note: not in the way of anyt
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: `found` says what is there, `advice` what to do about it, `values` the numbers behind it."""
+    """One line: `found` says what was found, `advice` what to do, `values` the numbers."""
 
     name: str
     status: Status

@@ -1,4 +1,4 @@
-"""`millrace laws`: the matrix of what is promised, tried here and now."""
+"""`millrace laws`: checks every promise on this machine and prints the matrix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_laws(
     as_json: bool,
     console: Console,
 ) -> bool:
-    """Try the laws and print the matrix; whether all of them hold."""
+    """Check the laws and print the matrix; returns whether all laws hold."""
     rows = [algorithm(name) for name in algorithms] or list(ALGORITHMS)
     some: list[ConditionName] = _chosen(conditions, CONDITIONS, "condition")
     wanted = columns(rows, some)
@@ -62,7 +62,7 @@ def run_laws(
 
 
 def _print(cells: Sequence[Cell], wanted: Sequence[Column], laws: Sequence[str], hows: Sequence[How], console: Console) -> None:
-    """A table for each algorithm: laws down, conditions across, in each cell the hows that hold."""
+    """A table for each algorithm: laws down, conditions across. A cell shows each `how` for which the law holds."""
     held: dict[tuple[Column, str], str] = defaultdict(str)
     for cell in cells:
         held[cell.column, cell.law] += "[red]x[/red]" if cell.problem else _SHORT[cell.how]

@@ -1,4 +1,4 @@
-"""The local Spark session of a command: quiet, in UTC, on the Python that runs the command, gone without a trace afterwards."""
+"""The local Spark session of a command: quiet, in UTC, with the Python of the command. It leaves no trace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def debugging() -> bool:
 
 
 def require_spark() -> None:
-    """An error that says what to install where Spark is missing."""
+    """If Spark is missing, raise an error that says what to install."""
     try:
         import pyspark  # noqa: F401
     except ModuleNotFoundError:
@@ -42,8 +42,8 @@ def local_session(scratch: Path, *, driver_memory: str = "2g", brief: bool = Fal
 
     `brief` is for work of less than a minute: the JVM compiles quickly rather than well.
 
-    `scratch` takes what Spark writes on the side and what the JVM says; the caller removes it. A session that is already
-    running in this process is used as it is and left running.
+    `scratch`: folder for Spark's temporary files and the JVM's log; the caller removes it. A session that already runs in this
+    process is used as it is and left running.
     """
     require_spark()
     from pyspark.sql import SparkSession
@@ -69,7 +69,7 @@ def of_spark(error: Exception) -> bool:
 
 
 def spark_message(error: Exception) -> str:
-    """What Spark says of an error, in one line unless more is wanted. The JVM must still be there to say it."""
+    """Spark's message of an error, in one line unless more is wanted. The JVM must still run."""
     if debugging():
         return str(error)
     said = task_error(error)
@@ -156,7 +156,7 @@ def _children() -> set[psutil.Process]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Cleaning up is not to be cut short by a second Ctrl-C."""
+    """A second Ctrl-C must not cut the clean-up short."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -168,7 +168,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def _why_not(log: Path, failed: Exception) -> str:
-    """Why Spark did not start: Java if that is to blame, else what the JVM said last."""
+    """Why Spark did not start: Java, if Java is the cause; else the last line of the JVM."""
     from millrace.cli.software import check_java
 
     for finding in check_java():

@@ -35,7 +35,7 @@ def check_python() -> list[Finding]:
 
 
 def check_java() -> list[Finding]:
-    """The java that Spark will start: the one of JAVA_HOME when that is set, else the first on the PATH."""
+    """The java that Spark will start: that of JAVA_HOME if set, else the first java on the PATH."""
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if command is None:
@@ -134,8 +134,8 @@ def _kernel_sum() -> int:
 
 
 def check_workers() -> list[Finding]:
-    """The Python of Spark's workers: it needs millrace and pyarrow, and must be of this version. With a local master, `enrich`
-    and `build` see to that where nobody has named a Python."""
+    """The Python of Spark's workers. It needs millrace, pyarrow and this Python's version. With a local master, `enrich` and
+    `build` choose such a Python, unless the user has named another."""
     named = os.environ.get("PYSPARK_PYTHON")
     shown = f"PYSPARK_PYTHON={named}" if named else "PYSPARK_PYTHON is not set, so Spark takes python3 of the PATH"
     problem = worker_problem(named or "python3")

@@ -122,7 +122,7 @@ def _verify_all(path: Path, versions: Sequence[TableVersion], console: Console) 
 
 
 def verify_version(path: Path, version: TableVersion, advance: Callable[[int], object]) -> list[str]:
-    """The damage to one version, as messages; `advance` is told how many pages were checked."""
+    """The damage of one version, as messages. `advance` is called with the number of pages checked."""
     try:
         relation = StoredRelation(path, version, "buffered")
     except TableError as broken:
@@ -139,7 +139,7 @@ def verify_version(path: Path, version: TableVersion, advance: Callable[[int], o
 
 
 def _verify_run(relation: StoredRelation, first: int, count: int) -> list[str]:
-    """Damaged pages of a run. A run with damage is read again page by page, so that every damaged one is named."""
+    """Damaged pages of a run. A run with damage is read again page by page, so that every damaged page is named."""
     try:
         relation.read(first, count)
     except DamagedTableError as damaged:
