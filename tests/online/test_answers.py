@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,30 +11,19 @@ import pytest
 from millrace.core.errors import ParameterError
 from millrace.online.statistics.answers import totals_of
 from millrace.online.statistics.estimators import Totals, finishing, rectangle, staggered
+from millrace.online.statistics.pieces_snapshot import COUNTS, PiecesSnapshot
 from millrace.online.statistics.totals import Sums, stacked, sums_of_matches
 
 RANDOM = np.random.default_rng(30)
 
 
-@dataclass
-class Pieces:
-    kind: str
-    sums: Sums
-    certain: Sums = field(default_factory=Sums.zeros)
-    rows_a: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int64))
-    rows_b: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int64))
-    own_a: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int64))
-    own_b: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int64))
-    total_a: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int64))
-    total_b: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int64))
-    first_a: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int64))
-    first_b: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int64))
-    exact: np.ndarray = field(default_factory=lambda: np.zeros(2, np.bool_))
+NONE = np.zeros(2, np.int64)
 
-    def __getattr__(self, name: str) -> np.ndarray:
-        if name in ("t", "sx", "sy", "q", "pairs"):
-            return getattr(self.sums, name)
-        raise AttributeError(name)
+
+def _pieces(kind: Any, sums: Sums, certain: Sums | None = None, **counts: Any) -> PiecesSnapshot:
+    """Counts that are not given are 0."""
+    plain = dict.fromkeys(COUNTS, NONE[: len(sums.t)]) | {"exact": np.zeros(len(sums.t), np.bool_)}
+    return PiecesSnapshot(kind, **vars(sums), **(plain | counts), certain=certain or Sums.zeros())
 
 
 def _sums(matches: int, rows: int = 8) -> Sums:
@@ -54,10 +44,10 @@ def _assert_same(one: Totals | None, other: Totals) -> None:
 
 
 def test_partitions_are_staggered_while_input_is_read_and_rectangles_after() -> None:
-    pieces = Pieces("partitions", _two())
-    pieces.rows_a, pieces.rows_b = np.array([20, 30]), np.array([25, 30])
-    pieces.own_a, pieces.own_b = np.array([10, 14]), np.array([11, 16])
-    pieces.total_a, pieces.total_b = np.array([50, 50]), np.array([40, 60])
+    pieces = _pieces(
+        "partitions", _two(), rows_a=np.array([20, 30]), rows_b=np.array([25, 30]), own_a=np.array([10, 14]),
+        own_b=np.array([11, 16]), total_a=np.array([50, 50]), total_b=np.array([40, 60]),
+    )  # fmt: skip
     reading = totals_of(pieces, 100, 100, input_ended=False)
     _assert_same(reading, staggered(pieces.sums, pieces.rows_a, pieces.rows_b, 100, 100))
     ended = totals_of(pieces, 100, 100, input_ended=True)
@@ -65,11 +55,10 @@ def test_partitions_are_staggered_while_input_is_read_and_rectangles_after() -> 
 
 
 def test_finished_partitions_are_exact_and_a_hardly_joined_one_falls_back_on_global_counts() -> None:
-    pieces = Pieces("partitions", _two())
-    pieces.rows_a, pieces.rows_b = np.array([100, 30]), np.array([100, 30])
-    pieces.own_a, pieces.own_b = np.array([50, 1]), np.array([40, 16])
-    pieces.total_a, pieces.total_b = np.array([50, 50]), np.array([40, 60])
-    pieces.exact = np.array([True, False])
+    pieces = _pieces(
+        "partitions", _two(), rows_a=np.array([100, 30]), rows_b=np.array([100, 30]), own_a=np.array([50, 1]),
+        own_b=np.array([40, 16]), total_a=np.array([50, 50]), total_b=np.array([40, 60]), exact=np.array([True, False]),
+    )  # fmt: skip
     totals = totals_of(pieces, 100, 100, input_ended=True)
     _assert_same(totals, staggered(pieces.sums, np.array([100, 30]), np.array([100, 30]), 100, 100))
     assert totals is not None
@@ -79,21 +68,16 @@ def test_finished_partitions_are_exact_and_a_hardly_joined_one_falls_back_on_glo
 def test_what_is_certain_is_added_to_every_kind() -> None:
     certain = _sums(4)
     for kind, exact in (("samples", np.array([True, True])), ("partitions", np.array([False, False]))):
-        pieces = Pieces(kind, _two(), exact=exact)
-        pieces.rows_a = pieces.rows_b = np.array([20, 30])
+        pieces = _pieces(kind, _two(), exact=exact, rows_a=np.array([20, 30]), rows_b=np.array([20, 30]))
         plain = totals_of(pieces, 100, 100, input_ended=False)
-        pieces.certain = certain
-        more = totals_of(pieces, 100, 100, input_ended=False)
+        more = totals_of(replace(pieces, certain=certain), 100, 100, input_ended=False)
         assert plain is not None
         assert more is not None
         np.testing.assert_allclose(more.value - plain.value, certain.t)
 
 
 def test_one_rectangle_is_a_rectangle() -> None:
-    pieces = Pieces("rectangles", stacked([_sums(20)]))
-    for name in ("first_a", "first_b"):
-        setattr(pieces, name, np.zeros(1, np.int64))
-    pieces.own_a, pieces.own_b = np.array([30]), np.array([40])
+    pieces = _pieces("rectangles", stacked([_sums(20)]), own_a=np.array([30]), own_b=np.array([40]))
     _assert_same(
         totals_of(pieces, 100, 200, input_ended=False),
         rectangle(Sums(*(getattr(pieces, n)[0] for n in ("t", "sx", "sy", "q", "pairs"))), 30, 40, 100, 200),
@@ -101,16 +85,17 @@ def test_one_rectangle_is_a_rectangle() -> None:
 
 
 def test_a_ripple_in_pieces_estimates_the_total_of_its_rectangle() -> None:
-    pieces = Pieces("rectangles", _two())  # old rows with old, then new rows of A with all of B
-    pieces.first_a, pieces.own_a = np.array([0, 10]), np.array([10, 10])
-    pieces.first_b, pieces.own_b = np.array([0, 0]), np.array([20, 20])
+    pieces = _pieces(  # old rows with old, then new rows of A with all of B
+        "rectangles", _two(), first_a=np.array([0, 10]), own_a=np.array([10, 10]), first_b=np.array([0, 0]),
+        own_b=np.array([20, 20]),
+    )  # fmt: skip
     totals = totals_of(pieces, 40, 40, input_ended=False)
     assert totals is not None
     assert float(totals.value[0, 0]) == pytest.approx(float(pieces.t.sum()) * 40 * 40 / (20 * 20))
 
 
 def test_a_join_that_is_done_holds_the_answer() -> None:
-    pieces = Pieces("counts", _two(), certain=_sums(3))
+    pieces = _pieces("counts", _two(), certain=_sums(3))
     totals = totals_of(pieces, 100, 100, input_ended=True, done=True)
     assert totals is not None
     assert totals.exact
@@ -118,6 +103,6 @@ def test_a_join_that_is_done_holds_the_answer() -> None:
 
 
 def test_pieces_that_depend_on_the_data_give_no_estimate() -> None:
-    assert totals_of(Pieces("counts", _two()), 100, 100, input_ended=False) is None
+    assert totals_of(_pieces("counts", _two()), 100, 100, input_ended=False) is None
     with pytest.raises(ParameterError, match="no formula"):
-        totals_of(Pieces("spirals", _two()), 100, 100, input_ended=False)
+        totals_of(_pieces("spirals", _two()), 100, 100, input_ended=False)

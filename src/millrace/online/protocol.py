@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from millrace.core.arrays import BoolArray, FloatArray, Int64Array
 from millrace.core.budget import Budget
+from millrace.online.statistics.pieces_snapshot import COUNTS, SUMS, Kind, PiecesSnapshot, by_group
 from millrace.online.statistics.totals import Sums
 
 A, B = 0, 1  # the two sides
@@ -67,11 +68,9 @@ class Counters:
     results: int = 0  # pairs found so far
 
 
-Kind = Literal["partitions", "samples", "rectangles", "counts"]
-
-
 class Pieces:
-    """What has been joined, piece by piece, as arrays with one row per piece. They are the join's own: copy what you keep.
+    """What has been joined, piece by piece, as arrays with one row per piece. They are the join's own, and
+    change as it goes on: `snapshot` gives what stays.
 
     `kind` says what a piece is, and so which formula serves:
 
@@ -131,9 +130,19 @@ class Pieces:
         """The sums of one piece (views)."""
         return Sums(self.t[piece], self.sx[piece], self.sy[piece], self.q[piece], self.pairs[piece])
 
+    def snapshot(self, groups: Int64Array | None = None) -> PiecesSnapshot:
+        """The pieces as they are now, of some groups or of all; a copy."""
+        certain = [getattr(self.certain, name) for name in SUMS]
+        return PiecesSnapshot(
+            self.kind,
+            **{name: by_group(getattr(self, name), groups) for name in SUMS},
+            **{name: getattr(self, name).copy() for name in (*COUNTS, "exact")},
+            certain=Sums(*(each.copy() if groups is None else each[groups] for each in certain)),
+        )
+
     def append(self, sums: Sums) -> int:
         """One more piece, at the end."""
-        count, fields = len(self), ("t", "sx", "sy", "q", "pairs", *_COUNTS, "exact")
+        count, fields = len(self), (*SUMS, *COUNTS, "exact")
         before = {name: getattr(self, name) for name in fields}
         self._make(count + 1, self.functions, self.groups)
         for name in fields:
@@ -155,10 +164,6 @@ class Pieces:
         """Forget all pieces. What is `certain` stays."""
         self._make(0, self.functions, self.groups)
 
-    def all(self) -> Sums:
-        """All pieces, as an axis in front of the arrays (the arrays themselves)."""
-        return Sums(self.t, self.sx, self.sy, self.q, self.pairs)
-
     def answer(self) -> FloatArray:
         """Sums of what has been joined, (groups, functions): the answer itself once the join is done."""
         total: FloatArray = self.certain.t + self.t.sum(axis=0)
@@ -166,9 +171,6 @@ class Pieces:
 
     def pairs_joined(self) -> int:
         return int(self.certain.pairs.sum() + self.pairs.sum())
-
-
-_COUNTS = ("rows_a", "rows_b", "own_a", "own_b", "total_a", "total_b", "first_a", "first_b")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -141,7 +140,7 @@ def _reported(join: PRJoin) -> Iterator[Progress]:
 def _look(
     progress: Progress, population: Population, name: str, rule: IntervalRule, heavy: HeavyKeys | None, join: PRJoin
 ) -> _Seen:
-    pieces: Any = progress.pieces
+    pieces = progress.pieces.snapshot()
     done = int(pieces.exact.sum())
     ended = progress.input_ended and done > 0
     totals = totals_of(pieces, population.of_a, population.of_b, input_ended=ended)

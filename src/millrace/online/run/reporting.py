@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from millrace.online.statistics.answers import totals_of
 from millrace.online.statistics.estimators import Totals
 from millrace.online.statistics.intervals import Estimates, IntervalRule, intervals
 from millrace.online.statistics.outlook import Marks, pace, seconds_to_exact, share_for
+from millrace.online.statistics.pieces_snapshot import PiecesSnapshot
 from millrace.online.statistics.tails import heavy_key_note
-from millrace.online.statistics.totals import Sums
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Reporter:
         )  # fmt: skip
 
     @staticmethod
-    def _point(output: Output, totals: Totals, pieces: Any) -> Point:
+    def _point(output: Output, totals: Totals, pieces: PiecesSnapshot) -> Point:
         point = aggregate(output.aggregate, output.of(totals), output.shift)
         point = trusted(point, totals.parts, output.gradient(point.gradient, totals.value.shape[-1]))
         if output.count is not None:  # of its own matches: those that have a value
@@ -95,30 +94,24 @@ class Reporter:
             point = replace(point, pairs=np.rint(found).astype(np.int64))
         return _with_nulls(point)
 
-    def _selected(self, pieces: Pieces, before: tuple[Any, ...] | None) -> tuple[tuple[Any, ...] | None, Int64Array, Any]:
+    def _selected(
+        self, pieces: Pieces, before: tuple[Any, ...] | None
+    ) -> tuple[tuple[Any, ...] | None, Int64Array, PiecesSnapshot]:
         """The groups that have been seen, and the pieces of these alone. `pairs` are those that pass all conditions."""
-        kept, sums = self._query.kept, pieces.all()
-        certain = pieces.certain
-        if kept is not None:
-            sums = replace(sums, pairs=np.rint(sums.t[..., kept]).astype(np.int64))
-            certain = replace(certain, pairs=np.rint(certain.t[..., kept]).astype(np.int64))
+        kept = self._query.kept
+        groups: tuple[Any, ...] | None = None
         if not self._query.question.group_order:
-            chosen, groups = np.zeros(1, np.int64), None
+            chosen = np.zeros(1, np.int64)
         else:
-            chosen = np.flatnonzero(sums.pairs.sum(axis=0) + certain.pairs)
+            chosen = np.flatnonzero(_pairs_by_group(pieces, kept))
             groups = tuple(self._query.group_key(int(number)) for number in chosen)
             groups = before if before == groups else groups  # held once
-        counts = {
-            name: getattr(pieces, name)
-            for name in ("rows_a", "rows_b", "own_a", "own_b", "total_a", "total_b", "first_a", "first_b")
-        }
-        part = Sums(sums.t[:, chosen], sums.sx[:, chosen], sums.sy[:, chosen], sums.q[:, chosen], sums.pairs[:, chosen])
-        sure = Sums(certain.t[chosen], certain.sx[chosen], certain.sy[chosen], certain.q[chosen], certain.pairs[chosen])
-        return groups, chosen, SimpleNamespace(kind=pieces.kind, exact=pieces.exact, certain=sure, **counts, **vars(part))
+        found = pieces.snapshot(chosen)
+        return groups, chosen, found if kept is None else found.counting(kept)
 
     def _seconds_to_target(
         self,
-        pieces: Any,
+        pieces: PiecesSnapshot,
         estimates: dict[str, Estimates],
         points: list[Point],
         progress: Progress,
@@ -149,6 +142,14 @@ class Reporter:
         joined = float((pieces.rows_a + pieces.rows_b).mean()) / sum(self._rows)
         read = (progress.counters.rows_a + progress.counters.rows_b) / sum(self._rows)
         return max(0.0, pace(moment.reading, read, moment.marks) * read * (share / joined - 1))  # joining lags behind reading
+
+
+def _pairs_by_group(pieces: Pieces, kept: int | None) -> Int64Array:
+    """Pairs of each group; with `kept`, the function that is 1 for those that pass all conditions, of these alone."""
+    if kept is None:
+        return pieces.pairs.sum(axis=0) + pieces.certain.pairs
+    pairs, certain = (np.rint(each.t[..., kept]).astype(np.int64) for each in (pieces, pieces.certain))
+    return pairs.sum(axis=0) + certain
 
 
 def _share_of(output: Output, point: Point, largest: FloatArray | None) -> FloatArray | None:

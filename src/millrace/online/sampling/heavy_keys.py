@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from millrace.core.compiled import kernel
 from millrace.online.pair_functions import Factor, Products
 from millrace.online.protocol import A, B, Batch, Input
 from millrace.online.question.sides import Side
+from millrace.online.statistics.pieces_snapshot import PiecesSnapshot
 from millrace.online.statistics.tails import Rest, widened
 from millrace.online.statistics.totals import KeyMoments, Sums
 from millrace.online.storage.moments import Monomials, hashed
@@ -168,7 +168,9 @@ class HeavyKeys:
         back = [np.swapaxes(array.reshape(count, parts, *array.shape[1:]), 0, 1) for array in _arrays(wide)]
         return replace(sums, sx=back[1], sy=back[2]), _largest(left, right, p, r, keys)
 
-    def applied(self, pieces: Any, groups: Int64Array, of_a: int, of_b: int, *, ended: bool) -> tuple[Any, FloatArray]:
+    def applied(
+        self, pieces: PiecesSnapshot, groups: Int64Array, of_a: int, of_b: int, *, ended: bool
+    ) -> tuple[PiecesSnapshot, FloatArray]:
         """Pieces of some groups with SX~ and SY~, and what the largest row brings; `ended` as for `answers.totals_of`."""
         if ended:
             p, r = (
@@ -177,15 +179,8 @@ class HeavyKeys:
             )
         else:
             p, r = pieces.rows_a / max(1, of_a), pieces.rows_b / max(1, of_b)
-        sums = Sums(pieces.t, pieces.sx, pieces.sy, pieces.q, pieces.pairs)
-        wide, largest = self.widened(sums, groups, p, r)
-        return SimpleNamespace(**{**_fields(pieces), "sx": wide.sx, "sy": wide.sy}), largest
-
-
-def _fields(pieces: Any) -> dict[str, Any]:
-    names = ("kind", "t", "sx", "sy", "q", "pairs", "rows_a", "rows_b", "own_a", "own_b", "total_a", "total_b", "first_a",
-             "first_b", "exact", "certain")  # fmt: skip
-    return {name: getattr(pieces, name) for name in names}
+        wide, largest = self.widened(pieces.sums, groups, p, r)
+        return pieces.with_sums(wide), largest
 
 
 def _arrays(sums: Sums) -> tuple[Any, ...]:

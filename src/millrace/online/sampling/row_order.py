@@ -27,8 +27,8 @@ from millrace.online.protocol import A, B
 from millrace.online.question.sides import Side
 from millrace.online.sampling.block_variance import FEWEST_BLOCKS, Matches, Sampled
 from millrace.online.sampling.rank_tests import columns_in_order
-from millrace.online.statistics.answers import Pieces
 from millrace.online.statistics.estimators import Totals
+from millrace.online.statistics.pieces_snapshot import PiecesSnapshot
 from millrace.online.tables.sources import Source
 
 ORDERS = ("auto", "random", "blocks")
@@ -93,7 +93,7 @@ class Order:
     message: str | None = None
     clusters: Clusters | None = field(default=None, repr=False, compare=False)
 
-    def applied(self, totals: Totals, pieces: Pieces, of_a: int, of_b: int) -> tuple[Totals, Order]:
+    def applied(self, totals: Totals, pieces: PiecesSnapshot, of_a: int, of_b: int) -> tuple[Totals, Order]:
         """Totals with the variance of blocks, and the order with what that came to. Fewer than two blocks give no interval,
         few of them a wide one."""
         if self.use == "rows" or totals.exact:

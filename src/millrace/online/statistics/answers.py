@@ -8,41 +8,19 @@ counts       none: what is covered depends on the data               RPJ, XJoin,
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 import numpy as np
 import numpy.typing as npt
 
-from millrace.core.arrays import FloatArray, Int64Array
+from millrace.core.arrays import Int64Array
 from millrace.core.errors import ParameterError
 from millrace.online.statistics.estimators import Totals, exactly, finishing, region, sample_of_parts, shares, staggered
+from millrace.online.statistics.pieces_snapshot import PiecesSnapshot
 from millrace.online.statistics.totals import Sums
 
 
-class Pieces(Protocol):
-    """What is read of a join's pieces: arrays with one row per piece, and `certain` pairs that are in none of them."""
-
-    kind: Any
-    t: FloatArray
-    sx: FloatArray
-    sy: FloatArray
-    q: FloatArray
-    pairs: Int64Array
-    rows_a: Int64Array  # rows of A read, all partitions together, when a partition was last joined
-    rows_b: Int64Array
-    own_a: Int64Array  # rows of A in the piece
-    own_b: Int64Array
-    total_a: Int64Array  # rows of A that the partition will have
-    total_b: Int64Array
-    first_a: Int64Array  # the first of a rectangle's rows, counted as they were read
-    first_b: Int64Array
-    exact: npt.NDArray[np.bool_]
-    certain: Sums
-
-
-def totals_of(pieces: Pieces, of_a: int, of_b: int, *, input_ended: bool, done: bool = False) -> Totals | None:
+def totals_of(pieces: PiecesSnapshot, of_a: int, of_b: int, *, input_ended: bool, done: bool = False) -> Totals | None:
     """Estimated totals of `of_a` by `of_b` rows; None where pieces are no random sample. `done`: they hold the answer."""
-    sums = Sums(pieces.t, pieces.sx, pieces.sy, pieces.q, pieces.pairs)
+    sums = pieces.sums
     if done:
         return exactly(_added(sums)) + exactly(pieces.certain)
     if pieces.kind == "counts":
@@ -57,7 +35,7 @@ def totals_of(pieces: Pieces, of_a: int, of_b: int, *, input_ended: bool, done: 
     raise ParameterError(f"there is no formula for pieces of kind {pieces.kind!r}")
 
 
-def _of_partitions(pieces: Pieces, sums: Sums, of_a: int, of_b: int, input_ended: bool) -> Totals:
+def _of_partitions(pieces: PiecesSnapshot, sums: Sums, of_a: int, of_b: int, input_ended: bool) -> Totals:
     if not input_ended:
         return staggered(sums, pieces.rows_a, pieces.rows_b, of_a, of_b)
     own_a, own_b = (np.where(pieces.exact, total, own) for total, own in _sizes(pieces))
@@ -69,7 +47,7 @@ def _of_partitions(pieces: Pieces, sums: Sums, of_a: int, of_b: int, input_ended
     return finishing(sums, own_a, own_b, pieces.total_a, pieces.total_b)
 
 
-def _sizes(pieces: Pieces) -> tuple[tuple[Int64Array, Int64Array], tuple[Int64Array, Int64Array]]:
+def _sizes(pieces: PiecesSnapshot) -> tuple[tuple[Int64Array, Int64Array], tuple[Int64Array, Int64Array]]:
     return (pieces.total_a, pieces.own_a), (pieces.total_b, pieces.own_b)
 
 

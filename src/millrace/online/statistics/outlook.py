@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from millrace.core.arrays import FloatArray
-from millrace.online.statistics.answers import Pieces
+from millrace.online.statistics.pieces_snapshot import PiecesSnapshot
 
 # Joining all partitions in the end takes about that part of the time to read, with temporary data and without. Measured once.
 END_SHARE, END_SHARE_IN_MEMORY = 0.3, 0.1
@@ -40,7 +40,7 @@ def seconds_to_exact(
     return reading + end * (seconds + reading)
 
 
-def share_for(pieces: Pieces, of_a: int, of_b: int, gradient: FloatArray, variance: float, group: int) -> float | None:
+def share_for(pieces: PiecesSnapshot, of_a: int, of_b: int, gradient: FloatArray, variance: float, group: int) -> float | None:
     """The share of either input that brings the variance of an aggregate down to this; None: it can't be told.
 
     With SX*, SY*, Q* and T* of the whole tables, along the gradient, and q = (1 - share)/share:
