@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.keys import KeyCodec
-from millrace.online.question.sides import Side, _choose, _shuffle
+from millrace.online.question.recorder import Recorder, _choose, _shuffle
+from millrace.online.question.sides import Side
 
 
 def _side(**options: object) -> Side:
@@ -39,7 +40,7 @@ def test_all_choices_of_places_come_alike() -> None:
 
 
 def test_memory_is_used_again_but_not_that_of_the_last_batches() -> None:
-    numbered = _side(shuffle=1).reusing(2)
+    numbered = Recorder(_side(shuffle=1)).reusing(2)
     batches = [pa.record_batch({"k": np.arange(first, first + 100)}) for first in range(0, 500, 100)]
     found = [numbered(batch)[0] for batch in batches]
     for words, batch in zip(found[-2:], batches[-2:], strict=True):

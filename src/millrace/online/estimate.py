@@ -1,28 +1,34 @@
 """`mr.estimate`: an aggregate over the join of two tables, early with an interval, exact in the end.
 
-sources --> Side.numbered --> BatchInput --> PR-Join --> pieces --> totals --> aggregates --> intervals --> Report
+arguments, checked --> Asked, Options --> an engine of `ENGINES` --> Run
 """
 
 from __future__ import annotations
 
 import os
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from millrace.core.budget import parse_bytes
 from millrace.core.errors import ParameterError
-from millrace.online.protocol import A, B
 from millrace.online.question.aggregations import Aggregation, aggregation
-from millrace.online.question.query import Question
-from millrace.online.run.run import Options, Run
+from millrace.online.run.opening import open_run
+from millrace.online.run.options import Asked, Options
+from millrace.online.run.run import Run
 from millrace.online.sampling.row_order import ORDERS, Chosen
 from millrace.online.statistics.intervals import IntervalRule
-from millrace.online.storage.spill import FileSpill
-from millrace.online.tables.sources import Source, loaded, open_source
 
-ENGINES = ("auto", "local", "spark")
-_LOADED = 16  # a table that takes less than this part of the memory is read at once
+
+def _open_on_spark(asked: Asked, options: Options) -> Run:
+    raise ParameterError('estimates on Spark are not there yet; use engine="local" with Parquet folders')
+
+
+ENGINES: dict[str, Callable[[Asked, Options], Run]] = {
+    "auto": open_run,
+    "local": open_run,
+    "spark": _open_on_spark,
+}
 
 
 def estimate(
@@ -56,8 +62,6 @@ def estimate(
     """
     if engine not in ENGINES:
         raise ParameterError(f"engine must be one of {', '.join(ENGINES)}; got {engine!r}")
-    if engine == "spark":
-        raise ParameterError('estimates on Spark are not there yet; use engine="local" with Parquet folders')
     if order not in ORDERS:
         raise ParameterError(f"order must be one of {', '.join(ORDERS)}; got {order!r}")
     if threads not in (None, 1, 2):
@@ -69,22 +73,9 @@ def estimate(
     rule = IntervalRule(confidence, interval, together=together)
     if not target > 0 or not every >= 0:
         raise ParameterError(f"target must be above 0 and every 0 or more; got {target!r} and {every!r}")
-    asked = {label: aggregation(label, given) for label, given in aggregates.items()}
+    asked = Asked(left, right, on, {label: aggregation(label, given) for label, given in aggregates.items()}, group_by, where)
     options = Options(
         parse_bytes(memory), seed, rule, order, target, every, threads or min(2, os.cpu_count() or 1), spill,
         None if spill_limit is None else parse_bytes(spill_limit),
     )  # fmt: skip
-    FileSpill(spill)  # an error if there is no such folder
-    started = time.monotonic()
-    sources: list[Source] = []
-    try:
-        for given, which in ((left, "left"), (right, "right")):
-            sources.append(open_source(given, which, spill))
-        question = Question((sources[A], sources[B]), on, asked, group_by, where)
-        for side in (A, B):
-            sources[side] = loaded(sources[side], question.columns(side), options.memory_bytes // _LOADED)
-        return Run(question, (sources[A], sources[B]), options, started)
-    except BaseException:
-        for source in sources:
-            source.close()
-        raise
+    return ENGINES[engine](asked, options)

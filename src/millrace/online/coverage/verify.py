@@ -12,6 +12,7 @@ from millrace.online.coverage.populations import Population
 from millrace.online.pair_functions import Products
 from millrace.online.protocol import A, B
 from millrace.online.question.query import Output, Query
+from millrace.online.question.recorder import Recorder
 from millrace.online.statistics.aggregates import functions_needed
 from millrace.online.statistics.intervals import IntervalRule
 from millrace.online.tables.sources import Source
@@ -55,14 +56,14 @@ def _rows_of(
     query: Query, source: Source, number: int, output: Output, part: int, seed: int
 ) -> tuple[Int64Array, FloatArray, int]:
     """Codes and values of the rows whose key is in one of `part` parts, and how many rows of the part join nothing."""
-    side, functions = query.sides[number], query.functions
+    recorder, functions = Recorder(query.sides[number]), query.functions
     assert isinstance(functions, Products)
     factors = functions.left if number == A else functions.right
     codes: list[Int64Array] = []
     values: list[FloatArray] = []
     read = kept = 0
     for batch in source.batches(query.question.columns(number), _BATCH_ROWS, seed):
-        words, _ = side.numbered(batch)
+        words, _ = recorder.numbered(batch)
         read, kept = read + batch.num_rows, kept + len(words)
         chosen = words[mix(words[:, 0].copy()).view(np.uint64) % np.uint64(part) == 0]
         codes.append(chosen[:, 0])

@@ -25,7 +25,6 @@ from __future__ import annotations
 from millrace.core.budget import Budget
 from millrace.online.pair_functions import Functions
 from millrace.online.protocol import A, B, Input, Progress
-from millrace.online.storage.needs import states_what_it_needs
 from millrace.online.storage.sorted_runs import RunJoin, RunStage
 from millrace.online.storage.spill import Spill
 
@@ -33,7 +32,6 @@ from millrace.online.storage.spill import Spill
 class DBO(RunJoin):
     """`pieces`: two rectangles per pair of blocks."""
 
-    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, extent_bytes: int | None = None
     ) -> None:

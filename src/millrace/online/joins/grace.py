@@ -21,31 +21,38 @@ Differs from the paper:
 
 from __future__ import annotations
 
+from functools import partial
+
 from millrace.core.budget import Budget
 from millrace.online.pair_functions import Functions
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
-from millrace.online.storage.memory_plan import Layout
-from millrace.online.storage.needs import states_what_it_needs
+from millrace.online.storage.memory_plan import Layout, Plan, divide_with_pieces
 from millrace.online.storage.paired_reading import Readers
 from millrace.online.storage.partitions import Partitions
+from millrace.online.storage.sizing import Shape, divided
 from millrace.online.storage.spill import Spill, count_transfers
 
 
 class Grace:
     """One partition a step in the end; `pieces` are samples of the partitions."""
 
-    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, layout: Layout | None = None
     ) -> None:
+        shape = Shape.of(a, b, functions, spill)
+        plan = divided(partial(self.divide, shape, layout=layout), shape, budget)
         self.counters = Counters()
         self._readers = Readers((a, b), self.counters)
-        self._partitions = Partitions(functions, (a.width, b.width), (a.rows, b.rows), budget, spill, layout or Layout())
+        self._partitions = Partitions(shape, plan, budget, spill)
         self.pieces = Pieces("samples", self._partitions.count, functions.functions, functions.groups, budget)
-        plan = self._partitions.plan
         self.memory_rows = plan.pool_pages * (plan.page_words // max(a.width, b.width))
         self._spill = spill
         self._next = 0
+
+    @staticmethod
+    def divide(shape: Shape, budget: Budget, *, layout: Layout | None = None) -> Plan:
+        """Set aside what the join takes."""
+        return divide_with_pieces(shape, budget, layout)
 
     def step(self) -> Progress:
         if not self._readers.ended:

@@ -25,6 +25,8 @@ Differs from the paper:
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from millrace.core.arrays import Int64Array
@@ -32,37 +34,32 @@ from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.online.pair_functions import Functions
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
-from millrace.online.storage.memory_plan import Layout
-from millrace.online.storage.needs import states_what_it_needs
+from millrace.online.storage.memory_plan import Layout, Plan, divide_partitions
 from millrace.online.storage.paired_reading import Readers
 from millrace.online.storage.partitions import Partitions
 from millrace.online.storage.rectangles import make_rectangle, rectangle_rows
+from millrace.online.storage.sizing import Shape, divided
 from millrace.online.storage.spill import Spill, count_transfers
 
 
 class HashRipple:
     """`pieces`: one rectangle, all rows of A read x the held rows of B; in the end, partitions as samples of the rest."""
 
-    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, layout: Layout | None = None,
         growth: float = 2.0,
     ) -> None:  # fmt: skip
         if not growth > 1:
             raise ParameterError(f"the held rows are joined again when they have grown by a factor above 1; got {growth}")
+        shape = Shape.of(a, b, functions, spill)
+        self.held_rows, plan = divided(partial(self.divide, shape, layout=layout), shape, budget)
         self.counters = Counters()
         self._readers = Readers((a, b), self.counters)
         self._spill, self._functions, self._budget, self._growth = spill, functions, budget, growth
         self.pieces = Pieces("rectangles", 1, functions.functions, functions.groups, budget, "rectangle")
-        widths = (a.width, b.width)
-        before = budget.free_bytes
-        half = before // 2
-        each = half / max(1, rectangle_rows(functions, widths, half, sure=True)) + 8 * b.width
-        self.held_rows = max(1, min(b.rows, int(half / each * 0.95)))
-        self._rectangle = make_rectangle(functions, widths, self.held_rows, budget, "held join", sure=True)
+        self._rectangle = make_rectangle(functions, shape.widths, self.held_rows, budget, "held join", sure=True)
         self._held: Int64Array = budget.array("held rows of B", self.held_rows * b.width, np.int64).reshape(-1, b.width)
-        later = before - budget.free_bytes
-        self._partitions = Partitions(functions, widths, (a.rows, b.rows), budget, spill, layout or Layout(), later=later)
+        self._partitions = Partitions(shape, plan, budget, spill, tables_later=True)
         self.memory_rows = self.held_rows * (a.rows + b.rows) // max(1, b.rows)  # read until then
         self._kept = self._read_b = 0  # rows of B held, and read for them
         self._old_a: Int64Array = np.zeros(self._partitions.count, np.int64)  # rows of A that have met the first `_old_b` held
@@ -70,6 +67,18 @@ class HashRipple:
         self._due = min(self.held_rows, max(16, self.held_rows // 64))
         self._open = False  # the table holds all of B that will be held
         self._next: int | None = None  # partition to join in the end
+
+    @staticmethod
+    def divide(shape: Shape, budget: Budget, *, layout: Layout | None = None) -> tuple[int, Plan]:
+        """Set aside what the join takes: half for held rows and their table, half for partitions."""
+        budget.reserve("rectangle", shape.piece_bytes)
+        before = budget.free_bytes
+        half, width = before // 2, shape.widths[B]
+        each = half / max(1, rectangle_rows(shape.functions, shape.widths, half, sure=True)) + 8 * width
+        held_rows = max(1, min(shape.rows[B], int(half / each * 0.95)))
+        budget.reserve_all(shape.table_sizes(held_rows, "held join", sure=True))
+        budget.reserve("held rows of B", 8 * held_rows * width)
+        return held_rows, divide_partitions(shape, budget, layout, later=before - budget.free_bytes)
 
     def step(self) -> Progress:
         if self._next is not None:

@@ -39,6 +39,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -51,10 +52,10 @@ from millrace.online.joins.invocation import Expanding, Invocation, Moment
 from millrace.online.pair_functions import Functions, Products
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
 from millrace.online.statistics.totals import Sums
-from millrace.online.storage.memory_plan import Layout
-from millrace.online.storage.needs import states_what_it_needs
+from millrace.online.storage.memory_plan import Layout, Plan, divide_with_pieces
 from millrace.online.storage.paired_reading import Readers
 from millrace.online.storage.partitions import Partitions
+from millrace.online.storage.sizing import Shape, divided
 from millrace.online.storage.spill import Spill, count_transfers
 
 _UNEVEN = 1.2
@@ -69,7 +70,6 @@ class PRJoin:
     same rows, but which rows a join meets then depends on the speed of the machine.
     """
 
-    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, gamma: float = 1.0, stop: bool = True,
         remap: bool = True, invocation: Invocation | None = None, layout: Layout | None = None, seed: int = 0, threads: int = 1,
@@ -77,16 +77,15 @@ class PRJoin:
         if threads not in (1, 2):
             raise ParameterError(f"a join runs in 1 or 2 threads; got {threads}")
         threads = threads if isinstance(functions, Products) else 1  # a function of pairs is called by one thread
+        shape = Shape.of(a, b, functions, spill)
+        plan = divided(partial(self.divide, shape, layout=layout, threads=threads), shape, budget)
         self.counters = Counters()
         self._readers = Readers((a, b), self.counters)
-        self._partitions = Partitions(
-            functions, (a.width, b.width), (a.rows, b.rows), budget, spill, layout or Layout(), threads=threads
-        )
+        self._partitions = Partitions(shape, plan, budget, spill, threads=threads)
         self.pieces = Pieces("partitions", self._partitions.count, functions.functions, functions.groups, budget)
         self._spill = spill
         self._random = np.random.default_rng(seed)
         self._invocation = invocation or Expanding(gamma, stop=stop)
-        plan = self._partitions.plan
         self.memory_rows = plan.pool_pages * (plan.page_words // max(a.width, b.width))
         self._invocation.begin(self._partitions.count, self.memory_rows, np.arange(self._partitions.count))
         self._may_remap = remap
@@ -94,6 +93,13 @@ class PRJoin:
         self._lock = Lock()  # of the counters
         self._due: int | None = None  # a partition whose extents are being read
         self._beside = Beside(self._partitions) if threads == 2 else None
+
+    @staticmethod
+    def divide(shape: Shape, budget: Budget, *, layout: Layout | None = None, threads: int = 1) -> Plan:
+        """Set aside what the join takes."""
+        return divide_with_pieces(
+            shape, budget, layout, threads=threads if isinstance(shape.functions, Products) else 1
+        )  # fmt: skip
 
     @property
     def partitions(self) -> int:

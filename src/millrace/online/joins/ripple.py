@@ -26,48 +26,57 @@ Differs from the paper:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.online.pair_functions import Functions
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
-from millrace.online.storage.held_rows import Block, StoredRows, block_rows
-from millrace.online.storage.needs import states_what_it_needs
+from millrace.online.storage.held_rows import Block, Blocks, StoredRows, block_rows, divide_transfers
 from millrace.online.storage.paired_reading import Readers
 from millrace.online.storage.rectangles import Chunk, join_all, make_rectangle
+from millrace.online.storage.sizing import Shape, divided
 from millrace.online.storage.spill import Spill, count_transfers
 
 
 class Ripple:
     """`pieces`: the first block's rectangle, then two strips per block."""
 
-    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, extent_bytes: int | None = None,
         growth: float = 2.0,
     ) -> None:  # fmt: skip
         if not growth > 1:
             raise ParameterError(f"the first block is joined again when it has grown by a factor above 1; got {growth}")
+        shape = Shape.of(a, b, functions, spill)
+        blocks = divided(partial(self.divide, shape, extent_bytes=extent_bytes), shape, budget)
         self.counters = Counters()
         self._readers = Readers((a, b), self.counters)
         self._spill, self._functions, self._budget, self._growth = spill, functions, budget, growth
-        widths, rows = (a.width, b.width), (a.rows, b.rows)
-        extent = extent_bytes or max(8 * max(widths), min(1 << 20, budget.memory_bytes // 128))
-        spill.open(extent, budget)
-        self._batch_rows = max(16, min(1 << 17, budget.memory_bytes // 64 // (8 * max(widths))))
-        budget.reserve("input batches", 3 * self._batch_rows * 8 * max(widths))
+        spill.open(blocks.extent_bytes, budget)
+        self._batch_rows = blocks.batch_rows
         self.pieces = Pieces("rectangles", 1, functions.functions, functions.groups, budget)
-        self._strips_bytes = 2 * Pieces.bytes_each(functions.functions, functions.groups)
-        self.block_rows = block_rows(functions, widths, rows, budget, per_block=self._strips_bytes)
+        self._strips_bytes = 2 * shape.piece_bytes
+        self.block_rows = blocks.rows
         self.memory_rows = sum(self.block_rows)
-        self._rectangle = make_rectangle(functions, widths, max(self.block_rows), budget)
-        self._block = Block(widths, self.block_rows, budget)
-        self._stored = tuple(StoredRows(spill, width, extent) for width in widths)
+        self._rectangle = make_rectangle(functions, shape.widths, max(self.block_rows), budget)
+        self._block = Block(shape.widths, self.block_rows, budget)
+        self._stored = tuple(StoredRows(spill, width, blocks.extent_bytes) for width in shape.widths)
         self._before = [0, 0]  # rows read before this block
         self._joined = [0, 0]  # rows of the first block that have met
         self._due = sum(self.block_rows) / 64
         self._strip: int | None = None  # the next strip of a block to join
         self._done = False
+
+    @staticmethod
+    def divide(shape: Shape, budget: Budget, *, extent_bytes: int | None = None) -> Blocks:
+        """Set aside what the join takes."""
+        extent, batch_rows = divide_transfers(shape, budget, extent_bytes)
+        budget.reserve("sums", shape.piece_bytes)
+        rows = block_rows(shape, budget, per_block=2 * shape.piece_bytes)
+        budget.reserve_all(shape.table_sizes(max(rows)))
+        budget.reserve_all(Block.sizes(shape.widths, rows))
+        return Blocks(extent, batch_rows, rows)
 
     @property
     def _first(self) -> bool:

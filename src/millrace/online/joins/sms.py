@@ -28,7 +28,6 @@ from __future__ import annotations
 from millrace.core.budget import Budget
 from millrace.online.pair_functions import Functions
 from millrace.online.protocol import A, B, Input, Progress
-from millrace.online.storage.needs import states_what_it_needs
 from millrace.online.storage.sorted_runs import RunJoin, RunStage
 from millrace.online.storage.spill import Spill
 
@@ -36,7 +35,6 @@ from millrace.online.storage.spill import Spill
 class SMS(RunJoin):
     """`pieces`: one rectangle per run; `pieces.certain` grows while the runs are merged."""
 
-    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, extent_bytes: int | None = None
     ) -> None:

@@ -17,6 +17,7 @@ rectangles of numbers, and a stage joins what is left of its own rectangle: each
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +27,11 @@ from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
 from millrace.online.pair_functions import Functions
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
-from millrace.online.storage.memory_plan import Layout
-from millrace.online.storage.needs import states_what_it_needs
+from millrace.online.storage.memory_plan import Layout, Plan, divide_partitions
 from millrace.online.storage.paired_reading import Readers
 from millrace.online.storage.partitions import Partitions
 from millrace.online.storage.rectangles import join_parts
+from millrace.online.storage.sizing import Shape, divided
 from millrace.online.storage.spill import Spill, count_transfers
 
 MD_A, MD_B, DD = 0, 1, 2  # spilled rows of A meet rows of B in memory; the other way round; spilled rows meet spilled rows
@@ -99,28 +100,19 @@ class StreamJoin(ABC):
     def task(self) -> tuple[int, Area] | None:
         """Both inputs have nothing now: a bucket, and the rows of it to bring together."""
 
-    @states_what_it_needs
     def __init__(
         self, a: Input, b: Input, functions: Functions, budget: Budget, spill: Spill, *, layout: Layout | None = None
     ) -> None:
+        shape = Shape.of(a, b, functions, spill)
+        plan = divided(partial(self.divide, shape, layout=layout), shape, budget)
         self.counters = Counters()
         self._readers = Readers((a, b), self.counters)
         self._spill = spill
-        self.widths = (a.width, b.width)
-        self.buckets = Partitions(
-            functions,
-            self.widths,
-            (a.rows, b.rows),
-            budget,
-            spill,
-            layout or Layout(),
-            per_row=10 * max(self.widths),
-            extents=1,
-        )
+        self.widths = shape.widths
+        self.buckets = Partitions(shape, plan, budget, spill)
         self.buckets.choose_victims = self._victims
-        plan = self.buckets.plan
-        self._held: Int64Array = budget.array("rows of a bucket", plan.table_rows * max(self.widths), np.int64)
-        passing = plan.extent_pages * plan.page_words + plan.table_rows // 4 * max(self.widths)
+        held, passing = _beside(shape, plan)
+        self._held: Int64Array = budget.array("rows of a bucket", held, np.int64)
         self._passing: Int64Array = budget.array("rows they meet", passing, np.int64)
         self.pieces = Pieces("counts", self.buckets.count, functions.functions, functions.groups, budget)
         self.met = [MetAreas() for _ in range(self.buckets.count)]
@@ -133,6 +125,15 @@ class StreamJoin(ABC):
         self._gain: Int64Array = np.zeros((count, 3), np.int64)
         self._cost: Int64Array = np.zeros((count, 3), np.int64)
         self.met_pairs: Int64Array = np.zeros(count, np.int64)
+
+    @staticmethod
+    def divide(shape: Shape, budget: Budget, *, layout: Layout | None = None) -> Plan:
+        """Set aside what the join takes."""
+        plan = divide_partitions(shape, budget, layout, per_row=10 * shape.widest, extents=1)
+        held, passing = _beside(shape, plan)
+        budget.reserve_all({"rows of a bucket": 8 * held, "rows they meet": 8 * passing})
+        budget.reserve("sums", plan.partitions * shape.piece_bytes)
+        return plan
 
     def step(self) -> Progress:
         if self._readers.ended:
@@ -254,6 +255,11 @@ class StreamJoin(ABC):
 
     def close(self) -> None:
         self.buckets.close()
+
+
+def _beside(shape: Shape, plan: Plan) -> tuple[int, int]:
+    """Words for rows of a bucket, and for the rows that they meet."""
+    return plan.table_rows * shape.widest, plan.extent_bytes // 8 + plan.table_rows // 4 * shape.widest
 
 
 @kernel

@@ -24,7 +24,7 @@ from millrace.online.question.aggregations import Aggregation
 from millrace.online.question.evaluate import doubles, evaluate, is_number, plain_type, type_of
 from millrace.online.question.expressions import Expression, Names, Term, conjuncts, products
 from millrace.online.question.records import same_words
-from millrace.online.question.sides import Grouping, Side, Word, key_types
+from millrace.online.question.sides import Side, Word, key_types
 from millrace.online.statistics.aggregates import functions_needed
 from millrace.online.statistics.estimators import Totals
 from millrace.online.tables.sources import Source
@@ -222,7 +222,10 @@ class _Functions:
 
 
 class Query:
-    """A question with room for so many groups, ready to be joined. `pilots`: guesses at means, by label."""
+    """A question with room for so many groups, ready to be joined. `pilots`: guesses at means, by label.
+
+    A query never changes: what is known of the rows as they come is with a `Recorder` of each side.
+    """
 
     def __init__(
         self,
@@ -253,16 +256,8 @@ class Query:
                 f"these aggregates need {len(self._made.functions)} sums per group, and {MOST_FUNCTIONS} is the limit; "
                 "ask for fewer at a time"
             )
-        self.sides = (self._side(A, seeds[A]), self._side(B, seeds[B]))
+        self.sides: tuple[Side, Side] = (self._side(A, seeds[A]), self._side(B, seeds[B]))
         self.functions = self._functions()
-
-    def ask_for_finite_values(self) -> None:
-        """A value that is not finite ends the run (`NeedsRoom`) where it may be multiplied with a null of the other side."""
-        if self.room.odd or not any(len(value.sides) > 1 for value in self.question.values.values()):
-            return
-        for side, each in enumerate(self.sides):
-            needs = [need for word in self.sides[1 - side].words for need in word.needs]
-            each.finite = not all(need.without_nulls(self._is_null_free) for need in needs)
 
     # --- functions of the aggregates
 
@@ -324,11 +319,18 @@ class Query:
 
     def _side(self, side: int, seed: int | None) -> Side:
         question = self.question
-        grouping = Grouping(side, question.groups[side], self.room.groups[side]) if question.groups[side] else None
         return Side(
-            side, question.codec, question.key(side), filters=question.filters(side), words=self._made.words[side],
-            columns=self._fields(side), grouping=grouping, text_bytes=self.room.text_bytes, shuffle=seed,
+            side, question.codec, question.key(side), filters=question.filters(side), words=tuple(self._made.words[side]),
+            columns=self._fields(side), group_columns=question.groups[side], most_groups=self.room.groups[side],
+            text_bytes=self.room.text_bytes, shuffle=seed, finite=self._must_be_finite(side),
         )  # fmt: skip
+
+    def _must_be_finite(self, side: int) -> bool:
+        """A value that is not finite may be multiplied with a null of the other side."""
+        if self.room.odd or not any(len(value.sides) > 1 for value in self.question.values.values()):
+            return False
+        needs = [need for word in self._made.words[1 - side] for need in word.needs]
+        return not all(need.without_nulls(self._is_null_free) for need in needs)
 
     def _fields(self, side: int) -> list[pa.Field]:
         """Columns that pairs need: of conditions and expressions over both sides, and keys that are compared."""
@@ -391,12 +393,10 @@ class Query:
         first = np.zeros(len(words[A]), np.int64) if one is None else words[A][:, one]
         return first * self.room.groups[B] + (0 if other is None else words[B][:, other])
 
-    def group_key(self, number: int) -> Any:
-        """What a group is called: a value, or several in the order of group_by."""
+    def group_key(self, number: int, seen: tuple[Sequence[Any], Sequence[Any]]) -> Any:
+        """What a group is called: a value, or several in the order of group_by. `seen`: the groups of either side."""
         one, other = divmod(number, self.room.groups[B])
-        parts = [
-            () if side.grouping is None else side.grouping.keys[at] for side, at in zip(self.sides, (one, other), strict=True)
-        ]
+        parts = (seen[A][one], seen[B][other])
         key = tuple(parts[side][place] for side, place in self.question.group_order)
         return key[0] if len(key) == 1 else key
 

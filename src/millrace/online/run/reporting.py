@@ -5,22 +5,22 @@ pieces --> those of groups that have been seen --> totals --> with heavy keys --
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from millrace.core.arrays import FloatArray, Int64Array
-from millrace.online.protocol import Pieces, Progress
-from millrace.online.question.query import Output, Query
+from millrace.online.protocol import A, B, Pieces, Progress
+from millrace.online.question.query import Output
+from millrace.online.question.recorder import Recorder
+from millrace.online.run.prepare import Prepared
 from millrace.online.run.reports import Report, relative_widths
 from millrace.online.sampling.heavy_keys import HeavyKeys
-from millrace.online.sampling.row_order import Order
 from millrace.online.statistics.aggregates import Point, aggregate, projected, trusted
 from millrace.online.statistics.answers import totals_of
 from millrace.online.statistics.estimators import Totals
-from millrace.online.statistics.intervals import Estimates, IntervalRule, intervals
+from millrace.online.statistics.intervals import Estimates, intervals
 from millrace.online.statistics.outlook import Marks, pace, seconds_to_exact, share_for
 from millrace.online.statistics.pieces_snapshot import PiecesSnapshot
 from millrace.online.statistics.tails import heavy_key_note
@@ -42,17 +42,11 @@ class Moment:
 class Reporter:
     """Makes the reports of one join."""
 
-    def __init__(
-        self,
-        query: Query,
-        rows: tuple[int, int],
-        rule: IntervalRule,
-        positive: Collection[str],  # labels of sums of which no part is below 0
-        order: Order,
-        heavy: HeavyKeys | None,
-    ) -> None:
-        self._query, self._rows, self._order, self._heavy = query, rows, order, heavy
-        self._rules = {output.label: replace(rule, positive=output.label in positive) for output in query.outputs}
+    def __init__(self, prepared: Prepared, recorders: tuple[Recorder, Recorder], heavy: HeavyKeys | None) -> None:
+        self._query, self._rows, self._order, self._heavy = prepared.query, prepared.rows, prepared.order, heavy
+        self._recorders = recorders
+        rule, labels = prepared.options.rule, [output.label for output in prepared.query.outputs]
+        self._rules = {label: replace(rule, positive=label in prepared.positive) for label in labels}
 
     def report(self, progress: Progress, moment: Moment) -> Report:
         groups, chosen, pieces = self._selected(progress.pieces, moment.groups)
@@ -104,7 +98,8 @@ class Reporter:
             chosen = np.zeros(1, np.int64)
         else:
             chosen = np.flatnonzero(_pairs_by_group(pieces, kept))
-            groups = tuple(self._query.group_key(int(number)) for number in chosen)
+            seen = (self._recorders[A].groups, self._recorders[B].groups)
+            groups = tuple(self._query.group_key(int(number), seen) for number in chosen)
             groups = before if before == groups else groups  # held once
         found = pieces.snapshot(chosen)
         return groups, chosen, found if kept is None else found.counting(kept)

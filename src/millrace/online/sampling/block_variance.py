@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from millrace.core.arrays import FloatArray, Int64Array
 from millrace.online.pair_functions import Functions, Products
 from millrace.online.protocol import A, B
+from millrace.online.question.recorder import Recorder
 from millrace.online.question.sides import Side
 from millrace.online.statistics.estimators import rectangle
 from millrace.online.statistics.intervals import check_order
@@ -46,7 +47,8 @@ class Sampled:
         self.rows = np.array([batch.num_rows for batch in batches], np.int64)  # of a block, sampled
         self.sizes = np.array(sizes[: len(batches)], np.int64)
         self.of_blocks = max(float(len(batches)), source.rows / max(1.0, self.sizes.mean()) if source.random else source.blocks)
-        words = [side.numbered(batch)[0] for batch in batches]
+        recorder = Recorder(side)
+        words = [recorder.numbered(batch)[0] for batch in batches]
         self.block: Int64Array = np.repeat(np.arange(len(words)), [len(part) for part in words])
         self.words: Int64Array = np.concatenate(words) if words else np.zeros((0, side.width), np.int64)
 

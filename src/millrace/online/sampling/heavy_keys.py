@@ -13,6 +13,7 @@ much larger than any in the sample stay unknown.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
 from millrace.online.pair_functions import Factor, Products
 from millrace.online.protocol import A, B, Batch, Input
+from millrace.online.question.recorder import Recorder
 from millrace.online.question.sides import Side
 from millrace.online.statistics.pieces_snapshot import PiecesSnapshot
 from millrace.online.statistics.tails import Rest, widened
@@ -45,7 +47,8 @@ def heavy_codes(sides: tuple[Side, Side], samples: tuple[Sequence[pa.RecordBatch
     """Codes of the heaviest keys of either side, heaviest first; none where no key stands out."""
     found: list[Int64Array] = []
     for side, batches, factors in zip(sides, samples, (functions.left, functions.right), strict=True):
-        words = [side.numbered(batch.slice(0, _SAMPLE_ROWS))[0] for batch in batches]
+        recorder = Recorder(side)
+        words = [recorder.numbered(batch.slice(0, _SAMPLE_ROWS))[0] for batch in batches]
         if words:
             found.append(heaviest(np.concatenate(words), factors))
     return in_turn(found)
@@ -82,22 +85,28 @@ class HeavyKeys:
     """Moments by key and group of a side: `now` as read, `met` as joined. The last is of all other keys together, as read when
     a partition was last joined."""
 
+    @staticmethod
+    def divide(codes: Int64Array, functions: Products, budget: Budget) -> int:
+        """Set aside what is kept of these keys: of how many of them, the first ones, there is room for."""
+        count = min(len(codes), most_keys(functions, budget.memory_bytes))
+        for i, shape in enumerate(_shapes(functions, count)):
+            budget.reserve_all({f"heavy keys {what} {i}": 8 * math.prod(shape) for what in ("read", "joined")})
+        budget.reserve("heavy keys slots", 4 * _slots(count))
+        return count
+
     def __init__(self, codes: Int64Array, functions: Products, budget: Budget) -> None:
-        self.codes = np.ascontiguousarray(codes[: most_keys(functions, budget.memory_bytes)])
-        count = len(self.codes)
+        count = self.divide(codes, functions, budget)
+        self.codes = np.ascontiguousarray(codes[:count])
         self._functions = functions
         self._sides = (Monomials(functions.left), Monomials(functions.right))
         self._groups = (functions.groups_a, functions.groups_b)
         self._words = (functions.group_a, functions.group_b)
-        shapes = [(count + 1, groups, len(side)) for groups, side in zip(self._groups, self._sides, strict=True)]
         self.now, self.met = (
-            tuple(budget.array(f"heavy keys {what} {i}", int(np.prod(shape)), np.float64).reshape(shape)
-                  for i, shape in enumerate(shapes))
+            tuple(budget.array(f"heavy keys {what} {i}", math.prod(shape), np.float64).reshape(shape)
+                  for i, shape in enumerate(_shapes(functions, count)))
             for what in ("read", "joined")
         )  # fmt: skip
-        for array in (*self.now, *self.met):
-            array[:] = 0.0
-        self._table = budget.array("heavy keys slots", 1 << (2 * count).bit_length(), np.int32)
+        self._table = budget.array("heavy keys slots", _slots(count), np.int32)
         self._table[:] = -1
         self._most_cells = min(_MOST_CELLS, budget.memory_bytes // (_CELL_BYTES * functions.functions**2))
         _place(self.codes, self._table)
@@ -181,6 +190,17 @@ class HeavyKeys:
             p, r = pieces.rows_a / max(1, of_a), pieces.rows_b / max(1, of_b)
         wide, largest = self.widened(pieces.sums, groups, p, r)
         return pieces.with_sums(wide), largest
+
+
+def _shapes(functions: Products, count: int) -> list[tuple[int, int, int]]:
+    """Of the moments of either side: keys and one for all others, groups, sums."""
+    sides = ((functions.groups_a, functions.left), (functions.groups_b, functions.right))
+    return [(count + 1, groups, len(Monomials(factors))) for groups, factors in sides]
+
+
+def _slots(count: int) -> int:
+    """Of the hash table of keys."""
+    return 1 << (2 * count).bit_length()
 
 
 def _arrays(sums: Sums) -> tuple[Any, ...]:

@@ -97,7 +97,7 @@ def check_groups(a: int, b: int) -> None:
 def _groups(side: int, columns: Sequence[str], batches: Batches) -> int:
     if not columns:
         return 1
-    grouping = Grouping(side, columns, MOST_GROUPS)
+    grouping = Grouping(side, MOST_GROUPS)
     try:
         for batch in batches:
             grouping.codes([plain(batch.column(name)) for name in columns])

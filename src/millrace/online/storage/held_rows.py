@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError
-from millrace.online.pair_functions import Functions
 from millrace.online.protocol import A, B
 from millrace.online.storage.paired_reading import Readers
 from millrace.online.storage.rectangles import rectangle_bytes
+from millrace.online.storage.sizing import Shape
 from millrace.online.storage.spill import Spill
 
 _FEW, _MANY = 16, 1 << 62  # blocks
@@ -21,6 +22,11 @@ _FEW, _MANY = 16, 1 << 62  # blocks
 
 class Block:
     """A block of new input: rows of A and B in the order of their arrival."""
+
+    @staticmethod
+    def sizes(widths: tuple[int, int], rows: tuple[int, int]) -> dict[str, int]:
+        """Bytes of each array."""
+        return {f"block {'AB'[side]}": 8 * rows[side] * widths[side] for side in (A, B)}
 
     def __init__(self, widths: tuple[int, int], rows: tuple[int, int], budget: Budget) -> None:
         self.rows, self.widths = rows, widths
@@ -63,9 +69,8 @@ class Block:
 
 
 def block_rows(
-    functions: Functions, widths: tuple[int, int], rows: tuple[int, int], budget: Budget, *, per_block: int, per_row: int = 0,
-    table_for: Callable[[int, int], int] = max,
-) -> tuple[int, int]:  # fmt: skip
+    shape: Shape, budget: Budget, *, per_block: int, per_row: int = 0, table_for: Callable[[int, int], int] = max
+) -> tuple[int, int]:
     """The largest block, rows of A and B in proportion to the inputs, that fits with a table of `table_for` rows: for
     either side, if not given.
 
@@ -73,6 +78,7 @@ def block_rows(
     late, each block holds rows of one only: there are up to twice as many. In a memory too small for all that stays behind,
     there is room for that of a few blocks: a join must do with it.
     """
+    functions, widths, rows = shape.functions, shape.widths, shape.rows
     share = max(0.01, min(0.99, rows[A] / max(1, sum(rows))))
     for most in (_MANY, _FEW):
         total = min(budget.free_bytes // 8, sum(rows) + 64)
@@ -84,11 +90,29 @@ def block_rows(
             if needed + per_block * min(most, int(3 + 2 * sum(rows) / total)) <= budget.free_bytes:
                 return a, b
             total = int(total * 0.97)
-    guess = 2 * budget.memory_bytes  # the join that asked finds out (`needs`)
+    guess = 2 * budget.memory_bytes  # the join that asked finds out (`sizing.divided`)
     raise BudgetError(
         f"the memory budget of {format_bytes(budget.memory_bytes)} is too small to hold a block of rows; try memory={guess}",
         guess,
     )
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a join of blocks divides its memory."""
+
+    extent_bytes: int  # of the temporary file
+    batch_rows: int
+    rows: tuple[int, int]  # of a block
+
+
+def divide_transfers(shape: Shape, budget: Budget, extent_bytes: int | None) -> tuple[int, int]:
+    """Set aside buffers of the temporary file and batches of input: bytes of an extent, and rows of a batch."""
+    extent = extent_bytes or max(8 * shape.widest, min(1 << 20, budget.memory_bytes // 128))
+    budget.reserve("spill buffers", shape.buffer_bytes(extent))
+    rows = max(16, min(1 << 17, budget.memory_bytes // 64 // (8 * shape.widest)))
+    budget.reserve("input batches", shape.batches_bytes(rows))
+    return extent, rows
 
 
 class StoredRows:

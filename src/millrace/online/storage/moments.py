@@ -12,6 +12,7 @@ groups a slot has the heads of two chains of entries instead, one per group that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -76,30 +77,18 @@ class MomentRectangle:
         self._sides = (Monomials(functions.left), Monomials(functions.right))
         self._grouped = functions.groups > 1
         self.rows = rows
-        size = _slots(rows) + 1
-        self._table: Int64Array = budget.array(f"{name} table", size * self._stride, np.int64).reshape(size, -1)
-        entries = _entries(functions, size, sure) if self._grouped else _dense(rows)
-        self._entries: Int64Array = budget.array(f"{name} entries", entries * self._entry, np.int64).reshape(entries, -1)
+        table, entries = _shapes(functions, rows, sure)
+        self._table: Int64Array = budget.array(f"{name} table", math.prod(table), np.int64).reshape(table)
+        self._entries: Int64Array = budget.array(f"{name} entries", math.prod(entries), np.int64).reshape(entries)
         self._names = (budget, name)
         self._state = np.zeros(2, np.int64)  # keys, entries
         self.start(A, rows)
 
-    @property
-    def _stride(self) -> int:
-        return 3 if self._grouped else 2
-
-    @property
-    def _entry(self) -> int:
-        left, right = (len(side) for side in self._sides)
-        return 2 + max(left, right) if self._grouped else left + right
-
     @staticmethod
-    def bytes_for(functions: Products, rows: int, *, sure: bool = False) -> int:
-        left, right = _count(functions.left), _count(functions.right)
-        size = _slots(rows) + 1
-        if functions.groups > 1:
-            return 8 * (3 * size + _entries(functions, size, sure) * (2 + max(left, right)))
-        return 8 * (2 * size + _dense(rows) * (left + right))
+    def sizes(functions: Products, rows: int, name: str = "key moments", *, sure: bool = False) -> dict[str, int]:
+        """Bytes of each array."""
+        table, entries = _shapes(functions, rows, sure)
+        return {f"{name} table": 8 * math.prod(table), f"{name} entries": 8 * math.prod(entries)}
 
     def start(self, build: int, rows: int, part: int = 0, parts: int = 1) -> None:
         """A new rectangle: about so many rows of side `build` come first; of all keys, only those of one of `parts` parts."""
@@ -169,6 +158,15 @@ class MomentRectangle:
         budget, name = self._names
         budget.release(f"{name} table")
         budget.release(f"{name} entries")
+
+
+def _shapes(functions: Products, rows: int, sure: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Of the table and of the entries: how many, and words of each."""
+    left, right = _count(functions.left), _count(functions.right)
+    size = _slots(rows) + 1
+    if functions.groups > 1:
+        return (size, 3), (_entries(functions, size, sure), 2 + max(left, right))
+    return (size, 2), (_dense(rows), left + right)
 
 
 def _entries(functions: Products, slots: int, sure: bool) -> int:

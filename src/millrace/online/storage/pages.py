@@ -18,11 +18,21 @@ from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
 
+_LIST_WORDS = 5  # next word, end of the page, first page, last page, pages
+
 
 class Pages:
     """Lists 2p and 2p + 1 hold rows of A and B of partition p."""
 
     bytes_per_page = 8  # beside the page itself: link and place on the stack
+
+    @staticmethod
+    def sizes(partitions: int, page_words: int, count: int) -> dict[str, int]:
+        """Bytes of each array."""
+        return {
+            "pages": 8 * count * page_words, "page links": 4 * count, "free pages": 4 * count,
+            "page lists": 8 * _LIST_WORDS * 2 * partitions,
+        }  # fmt: skip
 
     def __init__(self, partitions: int, widths: tuple[int, int], page_words: int, count: int, budget: Budget) -> None:
         self.partitions, self.widths, self.page_words, self.count = partitions, widths, page_words, count
@@ -32,7 +42,7 @@ class Pages:
         self._free = budget.array("free pages", count, np.int32)
         self._free[:] = np.arange(count)[::-1]
         self._state = np.array([count], np.int64)  # how many pages are free
-        self._lists = budget.array("page lists", 5 * 2 * partitions, np.int64).reshape(5, 2 * partitions)
+        self._lists = budget.array("page lists", _LIST_WORDS * 2 * partitions, np.int64).reshape(_LIST_WORDS, -1)
 
     @property
     def free_pages(self) -> int:

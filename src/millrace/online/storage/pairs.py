@@ -76,15 +76,20 @@ class PairRectangle:
         self._held: Int64Array = budget.array(name, rows * max(widths), np.int64)
         self._heads = budget.array(f"{name} heads", rows + 1, np.int32)
         self._links = budget.array(f"{name} links", rows, np.int32)
-        portion = portion_rows(rows)
-        self._portion = budget.array(f"{name} portion", 2 * portion, np.int64).reshape(2, portion)
-        budget.reserve(f"{name} pairs", portion * _pair_words(functions, widths) * 8)
+        self._portion = budget.array(f"{name} portion", 2 * portion_rows(rows), np.int64).reshape(2, -1)
+        pairs = f"{name} pairs"
+        budget.reserve(pairs, self.sizes(functions, widths, rows, name)[pairs])
         self._names = (budget, name)
         self.start(A, rows)
 
     @staticmethod
-    def bytes_for(functions: Pairs, widths: tuple[int, int], rows: int) -> int:
-        return rows * (max(widths) * 8 + 8) + 4 + portion_rows(rows) * (_pair_words(functions, widths) + 2) * 8
+    def sizes(functions: Pairs, widths: tuple[int, int], rows: int, name: str = "held rows") -> dict[str, int]:
+        """Bytes of each array, and of the pairs that are worked on."""
+        portion = portion_rows(rows)
+        return {
+            name: rows * max(widths) * 8, f"{name} heads": 4 * (rows + 1), f"{name} links": 4 * rows,
+            f"{name} portion": 2 * portion * 8, f"{name} pairs": portion * _pair_words(functions, widths) * 8,
+        }  # fmt: skip
 
     def start(self, build: int, rows: int, part: int = 0, parts: int = 1, block: tuple[int, int] | None = None) -> None:
         """A new rectangle; of all keys one of `parts` parts, and with `block` only such rows of the build side, by number."""

@@ -15,12 +15,12 @@ import numpy as np
 
 from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
-from millrace.online.pair_functions import Functions
-from millrace.online.protocol import A, B, Pieces
+from millrace.online.protocol import A, B
 from millrace.online.statistics.totals import Sums
-from millrace.online.storage.memory_plan import Layout, make_plan
+from millrace.online.storage.memory_plan import Plan
 from millrace.online.storage.pages import Pages, buckets_of
 from millrace.online.storage.rectangles import Chunk, Rectangle, join_all, make_rectangle
+from millrace.online.storage.sizing import Shape
 from millrace.online.storage.spill import Fetch, Spill
 
 # pages by 2 partition + side, and how many pages a list needs to have a full extent: which lists (partition, side) give one up
@@ -38,23 +38,17 @@ class Partitions:
     """Rows go in by `add`; `join` gives the sums over all pairs that a partition holds by now."""
 
     def __init__(
-        self, functions: Functions, widths: tuple[int, int], rows: tuple[int, int], budget: Budget, spill: Spill,
-        layout: Layout, *, threads: int = 1, per_row: int = 0, extents: int = 0, later: int = 0,
-    ) -> None:  # fmt: skip
-        """`rows`: of the inputs, known or estimated; what is planned with. Room is left for a `Pieces` of the partitions.
-        `threads`: how many may call `join` at a time, each with a `slot` of its own. The rest: as for `make_plan`; with
-        `later`, call `make_tables` before the first join."""
-        each = Pieces.bytes_each(functions.functions, functions.groups)
-        self.plan = plan = make_plan(
-            functions, widths, rows, budget, layout, spill.buffer_bytes, each, threads, per_row, extents, later
-        )
-        self.widths, self.count = widths, plan.partitions
+        self, shape: Shape, plan: Plan, budget: Budget, spill: Spill, *, threads: int = 1, tables_later: bool = False
+    ) -> None:
+        """`plan`: of `divide_partitions`. `threads`: how many may call `join` at a time, each with a `slot` of its own. With
+        `tables_later`, call `make_tables` before the first join."""
+        widths = shape.widths
+        self.plan, self.widths, self.count = plan, widths, plan.partitions
         self._spill = spill
-        spill.open(plan.extent_pages * plan.page_words * 8, budget)
-        budget.reserve("input batches", 3 * plan.batch_rows * 8 * max(widths))
-        self._functions, self._budget, self._threads = functions, budget, threads
+        spill.open(plan.extent_bytes, budget)
+        self._functions, self._budget, self._threads = shape.functions, budget, threads
         self._rectangles: list[Rectangle] = []
-        if not later:
+        if not tables_later:
             self.make_tables()
         extent_words = plan.extent_pages * plan.page_words
         self._gathered = [budget.array(f"gathered rows {i}", extent_words, np.int64) for i in range(threads)]

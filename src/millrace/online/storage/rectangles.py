@@ -42,10 +42,17 @@ def make_rectangle(
     return PairRectangle(functions, widths, rows, budget, f"{name} rows")
 
 
-def rectangle_bytes(functions: Functions, widths: tuple[int, int], rows: int, *, sure: bool = False) -> int:
+def rectangle_sizes(
+    functions: Functions, widths: tuple[int, int], rows: int, name: str = "join", *, sure: bool = False
+) -> dict[str, int]:
+    """What `make_rectangle` takes, by name."""
     if isinstance(functions, Products):
-        return MomentRectangle.bytes_for(functions, rows, sure=sure)
-    return PairRectangle.bytes_for(functions, widths, rows)
+        return MomentRectangle.sizes(functions, rows, f"{name} moments", sure=sure)
+    return PairRectangle.sizes(functions, widths, rows, f"{name} rows")
+
+
+def rectangle_bytes(functions: Functions, widths: tuple[int, int], rows: int, *, sure: bool = False) -> int:
+    return sum(rectangle_sizes(functions, widths, rows, sure=sure).values())
 
 
 def rectangle_rows(functions: Functions, widths: tuple[int, int], count: int, *, sure: bool = False, per_row: int = 0) -> int:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -21,9 +23,10 @@ from millrace.core.errors import BudgetError
 from millrace.online.pair_functions import Functions
 from millrace.online.protocol import A, B, Counters, Input, Pieces, Progress
 from millrace.online.statistics.totals import Sums
-from millrace.online.storage.held_rows import Block, StoredRows, block_rows
+from millrace.online.storage.held_rows import Block, Blocks, StoredRows, block_rows, divide_transfers
 from millrace.online.storage.paired_reading import Readers
 from millrace.online.storage.rectangles import Chunk, Rectangle, join_all, make_rectangle
+from millrace.online.storage.sizing import Shape, divided
 from millrace.online.storage.spill import Spill, count_transfers
 
 _LEAST_ROOM = 4  # rows that wait to be joined while runs are merged, by plan
@@ -199,38 +202,58 @@ def _table_rows(a: int, b: int) -> int:
     return max(min(a, b), max(a, b) // 4)
 
 
+def _waiting_bytes(shape: Shape) -> int:
+    """While runs are merged: of a row that waits, and of its copy when it is joined."""
+    return 2 * 8 * shape.widest
+
+
+@dataclass(frozen=True)
+class RunDivision:
+    """How a join of sorted runs divides its memory."""
+
+    blocks: Blocks
+    runs: int  # by plan
+    run_extent_bytes: int
+
+
+def divide_runs(shape: Shape, budget: Budget, *, extent_bytes: int | None = None) -> RunDivision:
+    """Set aside what a join of sorted runs takes.
+
+    One extent of each run is at hand in the end, in half of what the block takes. Where runs turn out to be twice as many, the
+    extents of further ones are half as large, and so on.
+    """
+    extent, batch_rows = divide_transfers(shape, budget, extent_bytes)
+    rows = block_rows(shape, budget, per_block=2 * shape.piece_bytes, per_row=16, table_for=_table_rows)
+    budget.reserve_all(shape.table_sizes(_table_rows(*rows)))
+    block = Block.sizes(shape.widths, rows)
+    order, held = 16 * sum(rows), sum(block.values())
+    budget.reserve_all({**block, "sums": 0, "order of a block": order})
+    count = 2 + max(shape.rows[side] // rows[side] for side in (A, B))
+    run_extent = max(8 * shape.widest, min(extent, held // (4 * count + 4)))
+    if 2 * 2 * count * run_extent + _LEAST_ROOM * _waiting_bytes(shape) > held + order + budget.free_bytes:
+        raise BudgetError(f"{2 * count} runs can't be merged in the memory of a block", 2 * budget.memory_bytes)
+    return RunDivision(Blocks(extent, batch_rows, rows), 2 * count, run_extent)
+
+
 class RunStage:
     """Blocks of rows that meet, are sorted and put away as runs, and in the end are merged."""
 
     def __init__(
         self, inputs: tuple[Input, Input], functions: Functions, budget: Budget, spill: Spill, extent_bytes: int | None
     ) -> None:
+        shape = Shape.of(*inputs, functions, spill)
+        division = divided(partial(divide_runs, shape, extent_bytes=extent_bytes), shape, budget)
         self.counters = Counters()
         self.readers = Readers(inputs, self.counters)
-        widths, rows = (inputs[A].width, inputs[B].width), (inputs[A].rows, inputs[B].rows)
         self._spill, self._budget = spill, budget
-        extent = extent_bytes or max(8 * max(widths), min(1 << 20, budget.memory_bytes // 128))
-        spill.open(extent, budget)
-        self.batch_rows = max(16, min(1 << 17, budget.memory_bytes // 64 // (8 * max(widths))))
-        budget.reserve("input batches", 3 * self.batch_rows * 8 * max(widths))
+        spill.open(division.blocks.extent_bytes, budget)
+        self.batch_rows = division.blocks.batch_rows
         self.pieces = Pieces("rectangles", 0, functions.functions, functions.groups, budget)
-        self._each = 2 * 8 * max(widths)  # while runs are merged: a row that waits, and its copy when it is joined
-        self._piece_bytes = Pieces.bytes_each(functions.functions, functions.groups)
-        self.block_rows = block_rows(
-            functions, widths, rows, budget, per_block=2 * self._piece_bytes, per_row=16, table_for=_table_rows
-        )
-        self._rectangle = make_rectangle(functions, widths, _table_rows(*self.block_rows), budget)
-        self.block = Block(widths, self.block_rows, budget)
-        budget.reserve("order of a block", 16 * sum(self.block_rows))
-        blocks = 2 + max(rows[side] // self.block_rows[side] for side in (A, B))
-        held = 8 * sum(count * width for count, width in zip(self.block_rows, widths, strict=True))
-        # One extent of each run is at hand in the end, in half of what the block takes. Where runs turn out to be twice as
-        # many, the extents of further ones are half as large, and so on.
-        self._planned = 2 * blocks
-        self._extent = max(8 * max(widths), min(extent, held // (4 * blocks + 4)))
-        least = 2 * self._planned * self._extent + _LEAST_ROOM * self._each
-        if least > held + 16 * sum(self.block_rows) + budget.free_bytes:
-            raise BudgetError(f"{self._planned} runs can't be merged in the memory of a block", 2 * budget.memory_bytes)
+        self._each, self._piece_bytes = _waiting_bytes(shape), shape.piece_bytes
+        self.block_rows = division.blocks.rows
+        self._rectangle = make_rectangle(functions, shape.widths, _table_rows(*self.block_rows), budget)
+        self.block = Block(shape.widths, self.block_rows, budget)
+        self._planned, self._extent = division.runs, division.run_extent_bytes
         self._runs: list[Run] = []
         self._made_of: list[tuple[int, int]] = []
         self._block_runs = [0, 1]  # where the runs of the block's two sides will stand among the runs
@@ -320,6 +343,7 @@ class RunJoin:
     """What SMS and DBO have in common beside their stage."""
 
     _stage: RunStage
+    divide = staticmethod(divide_runs)
 
     @property
     def pieces(self) -> Pieces:
