@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millrace.core.conditions import between, expr, near, similar
     from millrace.core.errors import MillraceError
-    from millrace.online.estimate import estimate
+    from millrace.front.estimate import estimate
     from millrace.online.question.aggregations import avg, count, stddev_pop, stddev_samp, sum_, var_pop, var_samp
     from millrace.online.run.reports import Report
     from millrace.online.run.run import Run
@@ -57,7 +57,7 @@ _HOMES = {
     "between": "millrace.core.conditions",
     "count": "millrace.online.question.aggregations",
     "enrich": "millrace.spark.enrich",
-    "estimate": "millrace.online.estimate",
+    "estimate": "millrace.front.estimate",
     "expr": "millrace.core.conditions",
     "near": "millrace.core.conditions",
     "reports": "millrace.spark.reports",

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millrace.bench.estimate.shapes import SHAPES, VALUE
 from millrace.bench.memory import status_bytes
-from millrace.online.estimate import estimate
+from millrace.front.estimate import estimate
 from millrace.online.question.aggregations import sum_
 from millrace.online.run.reports import Report
 
