@@ -11,18 +11,21 @@ import pyarrow.parquet as pq
 
 from millrace.core.errors import SchemaError
 from millrace.online.protocol import Batch, Input
-from millrace.online.question.records import Records
+from millrace.online.question.recorder import Recorder
+from millrace.online.question.sides import Side
 from millrace.online.storage.inputs import NOTHING, BatchInput
 from millrace.relations.parquet_files import list_files
 
 
-def parquet_input(folder: str | Path, records: Records, *, batch_rows: int = 1 << 16, seed: int | None = None) -> BatchInput:
+def parquet_input(folder: str | Path, side: Side, *, batch_rows: int = 1 << 16, seed: int | None = None) -> BatchInput:
     """The rows of Parquet files; with a seed, row groups come in random order."""
     files = [pq.ParquetFile(source.path) for source in list_files(folder)]
     groups = [(file, group) for file in files for group in range(file.metadata.num_row_groups)]
     if seed is not None:
         groups = [groups[i] for i in np.random.default_rng(seed).permutation(len(groups))]
-    wanted = list(dict.fromkeys([*records.key, *records.doubles, *records.present, *(f.name for f in records.columns)]))
+    wanted = list(
+        dict.fromkeys([*side.key, *(name for word in side.words for need in word.needs for name in need.columns(side.number))])
+    )
     for file in files:
         for name in wanted:
             if name not in file.schema_arrow.names:
@@ -33,7 +36,7 @@ def parquet_input(folder: str | Path, records: Records, *, batch_rows: int = 1 <
         for file, group in groups:
             yield from file.iter_batches(batch_rows, row_groups=[group], columns=wanted, use_threads=False)
 
-    return BatchInput(batches(), records.numbered, sum(file.metadata.num_rows for file in files), records.width)
+    return BatchInput(batches(), Recorder(side).numbered, sum(file.metadata.num_rows for file in files), side.width)
 
 
 class StallingInput:

@@ -15,11 +15,15 @@ from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.errors import ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.online.protocol import Input, finished
-from millrace.online.question.records import Records
+from millrace.online.question.expressions import Names
+from millrace.online.question.recorder import Recorder
+from millrace.online.question.sides import Side, Word
 from millrace.online.storage.inputs import ArrayInput, BatchInput
 from millrace.online.virtual.inputs import Track, VirtualInput
 
-SIDE = Records(KeyCodec((pa.int64(),)), ["k"], doubles=["v"])
+SCHEMA = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.float64())])
+V = Names((SCHEMA, SCHEMA), [("k", "k")]).parse("left.v", "test")
+SIDE = Side(0, KeyCodec((pa.int64(),)), ["k"], words=[Word(V, (V,))])
 
 
 def read_all(source: Input, rows: int) -> tuple[list[int], int, list[int]]:
@@ -35,7 +39,7 @@ def read_all(source: Input, rows: int) -> tuple[list[int], int, list[int]]:
 
 def test_batches_are_cut_to_what_is_asked_for_and_null_keys_are_counted() -> None:
     table = pa.table({"k": [1, None, 3, 4, None, 6, 7], "v": [0.0] * 7})
-    source = BatchInput(iter(table.to_batches(max_chunksize=4)), SIDE.numbered, 7, SIDE.width)
+    source = BatchInput(iter(table.to_batches(max_chunksize=4)), Recorder(SIDE).numbered, 7, SIDE.width)
     codes, count, sizes = read_all(source, 3)
     assert (codes, count) == ([1, 3, 4, 6, 7], 7)
     assert sizes == [3, 1, 3]
@@ -46,7 +50,7 @@ def test_an_error_in_a_batch_reaches_the_reader() -> None:
         yield pa.record_batch({"k": [1], "v": [1.0]})
         raise OSError("the file is cut off")
 
-    source = BatchInput(broken(), SIDE.numbered, 2, SIDE.width)
+    source = BatchInput(broken(), Recorder(SIDE).numbered, 2, SIDE.width)
     source.read(5)
     with pytest.raises(OSError, match="cut off"):
         source.read(5)

@@ -16,8 +16,6 @@ from millrace.online.statistics.intervals import (
     IntervalRule,
     check_order,
     intervals,
-    refusal_of_algorithm,
-    refused,
 )
 from millrace.online.statistics.quantiles import always_quantile, incomplete_beta, normal_quantile, student_quantile
 from millrace.online.statistics.totals import sums_of_blocks, sums_of_matches
@@ -172,17 +170,6 @@ def test_groups_come_as_arrays_and_one_by_one() -> None:
     assert [estimate.value for estimate in made] == [10.0, 2.0]
     assert made[0].warnings == ()
     assert made[1].warnings
-
-
-@pytest.mark.parametrize("algorithm", ["rpj", "XJoin", "HMJ"])
-def test_joins_without_a_random_sample_are_refused(algorithm: str) -> None:
-    reason = refusal_of_algorithm(algorithm)
-    assert reason is not None
-    estimate = refused(reason)
-    assert math.isnan(estimate.value)
-    assert estimate.refused_because == reason
-    assert estimate.half_width == math.inf
-    assert refusal_of_algorithm("prjoin") is None
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import pytest
 from tests.online.inputs import StallingInput
 from tests.online.tables import COUNT_AND_SUM, Collected, all_pairs, join_of, records, tables
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.errors import BudgetError, ParameterError, SpillError
-from millrace.online.joins.invocation import Expanding, Moment, NotBefore
+from millrace.online.joins.invocation import Expanding, Invocation, Moment
 from millrace.online.joins.prjoin import PRJoin
 from millrace.online.pair_functions import Products
 from millrace.online.protocol import Progress, finished, run
@@ -78,6 +79,25 @@ def test_reports_are_spread_evenly_over_the_powers_of_the_input() -> None:
     late = np.array([rows for rows in at if rows > join.memory_rows])
     gaps = np.diff(np.log(late))
     assert gaps.max() < 8 * np.log(2) / join.partitions + 0.1
+
+
+class NotBefore:
+    """Another condition, but nothing before `share` of the input has been read: for users who don't look earlier."""
+
+    def __init__(self, condition: Invocation, share: float) -> None:
+        self._condition, self.share = condition, share
+
+    def begin(self, partitions: int, memory_rows: int, order: Int64Array) -> None:
+        self._condition.begin(partitions, memory_rows, order)
+
+    def first(self, moment: Moment) -> bool:
+        return moment.rows_read >= self.share * moment.rows_total and self._condition.first(moment)
+
+    def due(self, moment: Moment) -> int | None:
+        return self._condition.due(moment) if moment.rows_read >= self.share * moment.rows_total else None
+
+    def joined(self, partition: int, moment: Moment) -> None:
+        self._condition.joined(partition, moment)
 
 
 def test_a_condition_of_the_users_own_decides_when_to_join() -> None:
@@ -177,8 +197,6 @@ def test_a_budget_that_is_too_small_says_how_much_to_give() -> None:
 def test_parameters_that_make_no_sense_are_errors() -> None:
     with pytest.raises(ParameterError, match="gamma must be above 0"):
         Expanding(gamma=0)
-    with pytest.raises(ParameterError, match="a share lies between"):
-        NotBefore(Expanding(), 2.0)
     with pytest.raises(ParameterError, match="partitions must be 1 or more"):
         Layout(partitions=0)
 

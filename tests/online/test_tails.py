@@ -8,7 +8,7 @@ import pytest
 from millrace.core.errors import ParameterError
 from millrace.online.coverage.populations import foreign_key, many_to_many
 from millrace.online.statistics.estimators import Totals, rectangle
-from millrace.online.statistics.tails import ROWS_PER_BIN, Rest, by_partition, heavy_key_note, largest_row, widened
+from millrace.online.statistics.tails import ROWS_PER_BIN, Rest, by_partition, heavy_key_note, widened
 from millrace.online.statistics.totals import KeyMoments, Sums, sums_of_keys
 
 
@@ -122,13 +122,6 @@ def test_heavy_keys_of_both_sides_lose_nothing() -> None:
     assert float(wide.sx[0, 0, 0] / sums.sx[0, 0, 0]) == pytest.approx(1.0, abs=0.03)
 
 
-def test_the_largest_row_is_that_of_the_hottest_key() -> None:
-    left = KeyMoments.of([0, 1], [2.0, 1.0], 3)
-    right = KeyMoments.of([0, 1, 1, 1], [1.0, 1.0, 1.0, 1.0], 3)
-    assert float(largest_row(left, right, 0.5, 0.5)[0]) == 0.5 * 9.0 / 0.25**2
-    assert float(largest_row(left, right, 1.0, 0.5)[0]) == 0.5 * 4.0 / 0.5**2
-
-
 def test_a_heavy_key_without_a_partner_is_told_of() -> None:
     left = KeyMoments.of(np.arange(50), np.ones(50), 101)
     right = KeyMoments.of(np.concatenate((np.arange(100), np.full(60, 100))), np.ones(160), 101)
@@ -177,5 +170,3 @@ def test_shares_that_cannot_be_are_an_error(shares: np.ndarray) -> None:
     side = KeyMoments.of([0, 1], [1.0, 1.0], 2)
     with pytest.raises(ParameterError):
         widened(sums_of_keys(side, side), side, side, share_a=shares)
-    with pytest.raises(ParameterError):
-        largest_row(side, side, 0.0, 1.0)

@@ -85,14 +85,6 @@ def test_sums_of_keys_that_do_not_overlap_add_up(
     _assert_same(whole, in_place)
 
 
-def test_linear_combinations_of_functions_have_the_sums_of_their_own_values() -> None:
-    random = np.random.default_rng(5)
-    a, b = random.integers(0, 5, 30), random.integers(0, 6, 30)
-    values = random.normal(size=(30, 3))
-    weights = random.normal(size=(2, 3))
-    _assert_same(sums_of_matches(a, b, values).combined(weights), sums_of_matches(a, b, values @ weights.T))
-
-
 def test_stacked_sums_have_the_rectangles_in_front() -> None:
     one = sums_of_matches([0], [0], [2.0])
     both = stacked([one, one + one])
@@ -111,7 +103,6 @@ def test_stacked_sums_have_the_rectangles_in_front() -> None:
         lambda: KeyMoments.of([0, 1], [1.0], 3),
         lambda: sums_of_keys(KeyMoments.of([0], [1.0], 3), KeyMoments.of([0], [1.0], 4)),
         lambda: stacked([]),
-        lambda: Sums.zeros(1, 2).combined([[1.0]]),
     ],
 )
 def test_what_does_not_fit_together_is_an_error(wrong) -> None:  # type: ignore[no-untyped-def]

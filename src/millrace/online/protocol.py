@@ -126,10 +126,6 @@ class Pieces:
         self.rows_a[piece], self.rows_b[piece] = read
         self.exact[piece] = True
 
-    def of(self, piece: int) -> Sums:
-        """The sums of one piece (views)."""
-        return Sums(self.t[piece], self.sx[piece], self.sy[piece], self.q[piece], self.pairs[piece])
-
     def snapshot(self, groups: Int64Array | None = None) -> PiecesSnapshot:
         """The pieces as they are now, of some groups or of all; a copy."""
         certain = [getattr(self.certain, name) for name in SUMS]

@@ -65,11 +65,6 @@ class EngineCoverage:
     lowest: float  # coverage of the moment at which it is lowest; NaN: there are none
     together: float  # share of runs of which all intervals hold
 
-    @property
-    def three_errors(self) -> float:
-        """Three standard errors of a coverage of 95 %."""
-        return 3 * math.sqrt(0.95 * 0.05 / self.reshuffles)
-
 
 @dataclass
 class _Seen:

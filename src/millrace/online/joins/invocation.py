@@ -85,24 +85,3 @@ class Expanding:
         if np.isfinite(self._next[partition]):
             while self._next[partition] <= moment.rows_read:
                 self._next[partition] *= growth
-
-
-class NotBefore:
-    """Another condition, but nothing before `share` of the input has been read: for users who don't look earlier."""
-
-    def __init__(self, condition: Invocation, share: float) -> None:
-        if not 0 <= share <= 1:
-            raise ParameterError(f"a share lies between 0 and 1; got {share}")
-        self._condition, self.share = condition, share
-
-    def begin(self, partitions: int, memory_rows: int, order: Int64Array) -> None:
-        self._condition.begin(partitions, memory_rows, order)
-
-    def first(self, moment: Moment) -> bool:
-        return moment.rows_read >= self.share * moment.rows_total and self._condition.first(moment)
-
-    def due(self, moment: Moment) -> int | None:
-        return self._condition.due(moment) if moment.rows_read >= self.share * moment.rows_total else None
-
-    def joined(self, partition: int, moment: Moment) -> None:
-        self._condition.joined(partition, moment)

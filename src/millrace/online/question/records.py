@@ -1,8 +1,8 @@
 """Rows of an input as records of int64 words, and back: what online joins hold, spill and compare.
 
-    word 0     1 ...           ...             ...
-    key code | doubles     | present     | nulls | columns       fast path: the first three; general path: code and columns
-             | 0 for null  | 1.0 or 0.0  | bits  | as stored, texts with their length in front
+    word 0     1       2 ...
+    key code | nulls | columns
+             | bits  | as stored, texts with their length in front
 
 Rows with a null key, or one that no key of the other side can equal, are left out: they join nothing.
 """
@@ -25,26 +25,22 @@ _DECIMAL_DIGITS = 18  # of a decimal that fits into 64 bits
 
 
 class Records:
-    """The records of one side.
+    """The records of one side, up to what is added to them for the fast path (`sides`).
 
-    `doubles`: columns whose values are factors of the fast path; `present`: columns that are counted where they are not null;
     `columns`: columns that a function of pairs is given, or that hashed keys are compared on. A text longer than `text_bytes`
     is an error that says so.
 
-    >>> side = Records(KeyCodec((pa.int64(),)), ["k"], doubles=["v"])
-    >>> words = side.encode(pa.record_batch({"k": pa.array([7, None, 9]), "v": [1.5, 2.5, None]}))
-    >>> words[:, 0].tolist(), words[:, 1].view(np.float64).tolist()
-    ([7, 9], [1.5, 0.0])
+    >>> side = Records(KeyCodec((pa.int64(),)), ["k"], columns=[pa.field("v", pa.int8())])
+    >>> words = side.encode(pa.record_batch({"k": pa.array([7, None, 9]), "v": pa.array([1, 2, None], pa.int8())}))
+    >>> words[:, 0].tolist(), side.decode(words).column("v").to_pylist()
+    ([7, 9], [1, None])
     """
 
-    def __init__(
-        self, codec: KeyCodec, key: Sequence[str], *, doubles: Sequence[str] = (), present: Sequence[str] = (),
-        columns: Sequence[pa.Field] = (), text_bytes: int = 64,
-    ) -> None:  # fmt: skip
+    def __init__(self, codec: KeyCodec, key: Sequence[str], *, columns: Sequence[pa.Field] = (), text_bytes: int = 64) -> None:
         self.codec, self.key = codec, tuple(key)
-        self.doubles, self.present, self.columns, self.text_bytes = tuple(doubles), tuple(present), tuple(columns), text_bytes
+        self.columns, self.text_bytes = tuple(columns), text_bytes
         self._text_words = 1 + -(-text_bytes // 8)
-        self._first = 1 + len(self.doubles) + len(self.present) + bool(self.columns)
+        self._first = 1 + bool(self.columns)
         self._places: list[tuple[int, int]] = []
         place = self._first
         for field in self.columns:
@@ -62,28 +58,14 @@ class Records:
 
     def encode(self, batch: pa.RecordBatch) -> Int64Array:
         """The records of the rows that can join."""
-        return self.numbered(batch)[0]
-
-    def numbered(self, batch: pa.RecordBatch) -> tuple[Int64Array, Int64Array | None]:
-        """Records, and which row each of them is; None: they are all of the rows."""
         encoded = self.codec.encode([batch.column(name) for name in self.key])
         words: Int64Array = np.empty((batch.num_rows, self.width), np.int64)
         words[:, 0] = encoded.codes
-        values = words.view(np.float64)
-        place = 1
-        for name in self.doubles:
-            values[:, place] = _doubles(batch.column(name), name)
-            place += 1
-        for name in self.present:
-            values[:, place] = batch.column(name).is_valid().to_numpy(zero_copy_only=False)
-            place += 1
         if self.columns:
             words[:, self._first - 1] = 0
             for number, field in enumerate(self.columns):
                 self._put(words, number, field, batch.column(field.name))
-        if encoded.valid.all():
-            return words, None
-        return words[encoded.valid], np.flatnonzero(encoded.valid)
+        return words if encoded.valid.all() else words[encoded.valid]
 
     def _put(self, words: Int64Array, number: int, field: pa.Field, column: pa.Array) -> None:
         place, count = self._places[number]
@@ -144,15 +126,6 @@ def _fixed_words(field: pa.Field) -> int:
         return 1
     advice = "cast it to a number, a date or a text first"
     raise SchemaError(f"column {field.name!r} is {kind} and can't be part of a record; {advice}")
-
-
-def _doubles(column: pa.Array, name: str) -> Any:
-    kind = column.type
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)):
-        raise SchemaError(f"column {name!r} is {kind} and can't be summed; choose a numeric column")
-    if kind != pa.float64():
-        column = (column.cast(pa.int8()) if pa.types.is_boolean(kind) else column).cast(pa.float64(), safe=False)
-    return (column.fill_null(0.0) if column.null_count else column).to_numpy(zero_copy_only=False)
 
 
 def _fixed(column: pa.Array) -> Any:

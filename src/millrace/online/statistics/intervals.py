@@ -36,12 +36,6 @@ TOO_FEW = f"too few matches (below {FEWEST_MATCHES}) for an interval; read on"
 NO_VARIANCE = "too few rows for an interval; read on"
 HEAVY_TAIL = "one row brings {share:.0%} of the variance: the interval may be too narrow until more is read"
 
-UNREPRESENTATIVE = {
-    "rpj": "RPJ keeps in memory the rows that are likely to match, so what it has joined so far is no random sample",
-    "xjoin": "XJoin joins what happens to be in memory or in a chosen bucket, so what it has joined so far is no random sample",
-    "hmj": "Hash-Merge Join flushes and merges the buckets it finds best, so what it has joined so far is no random sample",
-}
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -67,17 +61,6 @@ class Estimate:
 
     def covers(self, truth: float) -> bool:
         return self.low <= truth <= self.high
-
-
-def refused(reason: str, confidence: float = 0.95) -> Estimate:
-    """No estimate, and why."""
-    return Estimate(float("nan"), float("-inf"), float("inf"), float("inf"), confidence, refused_because=reason)
-
-
-def refusal_of_algorithm(algorithm: str) -> str | None:
-    """Why a join's early results give no estimate; None if they do."""
-    reason = UNREPRESENTATIVE.get(algorithm.lower())
-    return None if reason is None else f"{reason}. Its counts are shown; for estimates use prjoin, ripple or sms."
 
 
 @dataclass(frozen=True)

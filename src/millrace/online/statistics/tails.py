@@ -172,18 +172,6 @@ def by_partition(sums: Sums) -> Sums:
     return Sums(sums.t[:, None], sums.sx[:, None], sums.sy[:, None], sums.q[:, None], sums.pairs[:, None])
 
 
-def largest_row(left: KeyMoments, right: KeyMoments, share_a: float, share_b: float) -> FloatArray:
-    """What the one row that brings most adds to V^, (K,): the larger of (1-p) X^2 and (1-r) Y^2, over (pr)^2. One group; rows
-    of one key are taken to be alike."""
-    if not (0 < share_a <= 1 and 0 < share_b <= 1):
-        raise ParameterError(f"shares of rows read go from above 0 to 1; got {share_a!r} and {share_b!r}")
-    largest = np.zeros(left.first.shape[1])
-    for one, other, left_over in ((left, right, 1 - share_a), (right, left, 1 - share_b)):
-        mean = np.diagonal(one.second, axis1=1, axis2=2) / np.maximum(one.rows, 1)[:, None]
-        largest = np.maximum(largest, left_over * (mean * other.first**2).max(axis=0, initial=0.0))
-    return largest / (share_a * share_b) ** 2
-
-
 def heavy_key_note(narrow: Totals, wide: Totals) -> str | None:
     """A warning where heavy keys that have not met yet make intervals much wider; None where they do not."""
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -74,21 +74,6 @@ class Sums:
                 "use the same functions and groups for both"
             )
 
-    def combined(self, weights: npt.ArrayLike) -> Sums:
-        """The sums of linear combinations of the functions, `weights` (J, K), or (G, J, K) to differ by group.
-
-        >>> both = sums_of_matches(np.array([0, 0]), np.array([0, 1]), np.array([[1.0, 5.0], [1.0, 7.0]]))
-        >>> around_six = both.combined([[-6.0, 1.0]])
-        >>> float(around_six.t[0, 0]), float(around_six.q[0, 0, 0])
-        (0.0, 2.0)
-        """
-        w = np.asarray(weights, np.float64)
-        if w.shape[-1] != self.functions:
-            raise ParameterError(f"weights need one column per function, {self.functions} of them; got {w.shape[-1]}")
-        turned = np.swapaxes(w, -1, -2)
-        t = (w @ self.t[..., None])[..., 0]
-        return Sums(t, w @ self.sx @ turned, w @ self.sy @ turned, w @ self.q @ turned, self.pairs)
-
 
 def stacked(parts: list[Sums]) -> Sums:
     """Many rectangles as one set of arrays, (rectangles, G, K) and so on."""

@@ -95,18 +95,6 @@ class Model:
     temporary_read_pages: float
     temporary_written_pages: float
 
-    def area_after(self, seconds: float) -> float:
-        """Covered when so much I/O time has passed, steps taken to be even."""
-        covered, start = 0.0, 0.0
-        for step in self.steps:
-            share = 1.0 if step.seconds == 0 else min(1.0, max(0.0, (seconds - start) / step.seconds))
-            covered, start = covered + share * step.area, start + step.seconds
-        return covered
-
-    @property
-    def early_rates(self) -> tuple[float, ...]:
-        return tuple(step.rate for step in self.steps if step.early)
-
 
 def _symmetric_hash(s: Setting) -> ModelStep:
     """Equation 2, first part: ab/((a+b) T_ri)."""
@@ -196,22 +184,6 @@ def _sorted_runs(name: str, s: Setting, overlaps: int) -> Model:
     return Model(name, steps, pages * (read + write + again), pages, pages)
 
 
-def prjoin_rate(s: Setting, mu: float, nu: float) -> float:
-    """Equation 10: S mu (nu^2 + 2 nu)/(nu (T_ri+T_wt+T_rt) + (1 - 1/mu) T_rt): a ripple from mu a by mu b pages, wider by nu.
-
-    What was joined before in memory (mu = 1) need not be read again.
-    """
-    all_of_it = s.read_input_seconds + s.write_temporary_seconds + s.read_temporary_seconds
-    return s.common_rate * mu * (nu**2 + 2 * nu) / (nu * all_of_it + (1 - 1 / mu) * s.read_temporary_seconds)
-
-
-def prjoin_step(gamma: float, j: int, place: float) -> tuple[float, float]:
-    """Equation 12: mu and nu of the j-th join of a partition; `place` is i/n, where it stands in the stagger."""
-    if j == 1:
-        return 1.0, (1 + gamma) ** (1 + place) - 1
-    return (1 + gamma) ** (j - 1 + place), gamma
-
-
 def prjoin(s: Setting, gamma: float = 1.0, stop: bool = True, partitions: int = 16) -> Model:
     """Equations 10 to 13. Partition i of n is joined for the j-th time when (a+b)(1+gamma)^(j+i/n) pages have been read.
 
@@ -243,14 +215,6 @@ def prjoin(s: Setting, gamma: float = 1.0, stop: bool = True, partitions: int = 
     steps += [rest, last]
     spilled = pages - (a + b)
     return Model("prjoin", tuple(steps), sum(step.seconds for step in steps), read_again + spilled, spilled)
-
-
-def prjoin_most_seconds(s: Setting, gamma: float = 1.0) -> float:
-    """Equation 13, the bound with the stop constraint."""
-    _check_gamma(gamma, 1)
-    return s.input_pages * (
-        s.read_input_seconds + s.write_temporary_seconds + (1 + 1 / gamma) * s.read_temporary_seconds
-    )  # fmt: skip
 
 
 def _invocations(partitions: int, gamma: float, most: float, stop: bool) -> Iterator[tuple[int, int]]:
