@@ -97,9 +97,7 @@ class PRJoin:
     @staticmethod
     def divide(shape: Shape, budget: Budget, *, layout: Layout | None = None, threads: int = 1) -> Plan:
         """Set aside what the join takes."""
-        return divide_with_pieces(
-            shape, budget, layout, threads=threads if isinstance(shape.functions, Products) else 1
-        )  # fmt: skip
+        return divide_with_pieces(shape, budget, layout, threads=threads if isinstance(shape.functions, Products) else 1)
 
     @property
     def partitions(self) -> int:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, FloatArray, Int64Array
 from millrace.core.compiled import kernel
 from millrace.online.question.evaluate import doubles, evaluate, plain
 from millrace.online.question.expressions import Expression
@@ -61,7 +60,7 @@ class Recorder:
         places = None if len(words) == rows else np.flatnonzero(kept)
         return (words, places) if self._random is None else self._shuffled(words, rows)
 
-    def _kept(self, batch: pa.RecordBatch, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def _kept(self, batch: pa.RecordBatch, valid: BoolArray) -> BoolArray:
         for condition in self.side.filters:
             holds = evaluate(condition, lambda _, name: plain(batch.column(name)), batch.num_rows)
             valid = valid & pc.fill_null(holds, False).to_numpy(zero_copy_only=False)
@@ -147,7 +146,7 @@ def _choose(rows: Any, places: Any, state: Any) -> None:
             chosen += 1
 
 
-def _doubles(word: Word, value: Any, rows: int) -> npt.NDArray[np.float64]:
+def _doubles(word: Word, value: Any, rows: int) -> FloatArray:
     there = np.ones(rows, np.bool_)
     for need in word.needs:
         column = value(need)
@@ -156,7 +155,7 @@ def _doubles(word: Word, value: Any, rows: int) -> npt.NDArray[np.float64]:
     if word.expression is None:
         return there.astype(np.float64)
     column = doubles(value(word.expression))
-    numbers: npt.NDArray[np.float64] = (column.fill_null(0.0) if column.null_count else column).to_numpy(zero_copy_only=False)
+    numbers: FloatArray = (column.fill_null(0.0) if column.null_count else column).to_numpy(zero_copy_only=False)
     if word.shift:
         numbers = numbers - word.shift
     return numbers if there.all() else np.where(there, numbers, 0.0)

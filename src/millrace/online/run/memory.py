@@ -89,9 +89,7 @@ def too_small(prepared: Prepared) -> BudgetError:
     for _ in range(_LOOKS):
         needed = _least(prepared, needed)
         mix_in(prepared.question, prepared.sources, needed)
-        prepared = prepared.with_samples(
-            take_samples(prepared.sources, prepared.question, needed, prepared.options.seed)
-        )  # fmt: skip
+        prepared = prepared.with_samples(take_samples(prepared.sources, prepared.question, needed, prepared.options.seed))
         if _fits(prepared, needed):
             break
     return BudgetError(

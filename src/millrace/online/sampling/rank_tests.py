@@ -11,11 +11,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.core.arrays import FloatArray
+from millrace.core.arrays import FloatArray, Int64Array
 from millrace.online.question.evaluate import plain
 
 SURE = 4.0  # standard deviations: one column in 30,000 that is in random order is taken for another
@@ -53,7 +52,7 @@ def _ranks(column: pa.Array) -> FloatArray | None:
     return (every - every.mean()) / deviation if deviation > 0 else None
 
 
-def _between(ranks: FloatArray, lengths: npt.NDArray[np.int64]) -> float:
+def _between(ranks: FloatArray, lengths: Int64Array) -> float:
     """Chi-squared of the means of segments, as a normal deviate (Wilson and Hilferty, 1931)."""
     freedom = len(lengths) - 1
     if freedom < 1:
@@ -64,7 +63,7 @@ def _between(ranks: FloatArray, lengths: npt.NDArray[np.int64]) -> float:
     return float(((square / freedom) ** (1 / 3) - (1 - part)) / math.sqrt(part))
 
 
-def _neighbours(ranks: FloatArray, lengths: npt.NDArray[np.int64]) -> float:
+def _neighbours(ranks: FloatArray, lengths: Int64Array) -> float:
     """Their serial correlation over its standard deviation."""
     inside = np.ones(len(ranks) - 1, np.bool_)
     inside[np.cumsum(lengths)[:-1] - 1] = False

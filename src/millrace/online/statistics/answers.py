@@ -9,9 +9,8 @@ counts       none: what is covered depends on the data               RPJ, XJoin,
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.errors import ParameterError
 from millrace.online.statistics.estimators import Totals, exactly, finishing, region, sample_of_parts, shares, staggered
 from millrace.online.statistics.pieces_snapshot import PiecesSnapshot
@@ -51,7 +50,7 @@ def _sizes(pieces: PiecesSnapshot) -> tuple[tuple[Int64Array, Int64Array], tuple
     return (pieces.total_a, pieces.own_a), (pieces.total_b, pieces.own_b)
 
 
-def _some(sums: Sums, chosen: npt.NDArray[np.bool_]) -> Sums:
+def _some(sums: Sums, chosen: BoolArray) -> Sums:
     return Sums(sums.t[chosen], sums.sx[chosen], sums.sy[chosen], sums.q[chosen], sums.pairs[chosen])
 
 

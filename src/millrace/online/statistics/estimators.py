@@ -21,14 +21,13 @@ import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.errors import ParameterError
 from millrace.online.statistics.freedom import Parts
 from millrace.online.statistics.totals import Sums
 
-Rows = int | npt.NDArray[np.int64]
+Rows = int | Int64Array
 
 
 @dataclass(frozen=True)

@@ -81,12 +81,12 @@ class PiecesSnapshot:
 
     def to_bytes(self) -> bytes:
         """All of it, in NumPy's own format (npz), which holds numbers and texts only."""
-        arrays: dict[str, npt.NDArray[Any]] = {"kind": np.array(self.kind), "exact": self.exact}
+        arrays: dict[str, Any] = {"kind": np.array(self.kind), "exact": self.exact}
         arrays |= {name: getattr(self, name) for name in COUNTS}
         arrays |= {name: np.swapaxes(getattr(self, name), 0, 1) for name in SUMS}
         arrays |= {_CERTAIN + name: getattr(self.certain, name) for name in SUMS}
         buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
+        np.savez(buffer, **arrays)  # nothing is pickled: there are no objects
         return buffer.getvalue()
 
     @classmethod

@@ -121,10 +121,8 @@ def _with(
 def divide_partitions(
     shape: Shape, budget: Budget, layout: Layout | None, *, threads: int = 1, per_row: int = 0, extents: int = 0, later: int = 0
 ) -> Plan:
-    """Set aside what `Partitions` take: a plan, the same as for `make_plan`, with `threads` tables."""
-    plan = make_plan(
-        shape, budget, layout or Layout(), tables=threads, per_row=per_row, extents=extents, later=later
-    )  # fmt: skip
+    """Set aside what `Partitions` take, with a table for each of `threads`. The rest: as for `make_plan`."""
+    plan = make_plan(shape, budget, layout or Layout(), tables=threads, per_row=per_row, extents=extents, later=later)
     budget.reserve("spill buffers", shape.buffer_bytes(plan.extent_bytes))
     budget.reserve("input batches", shape.batches_bytes(plan.batch_rows))
     for i in range(threads):
