@@ -35,7 +35,7 @@ class Algorithm:
     """One semi-stream join. `strategy=` takes its name, which is also the name of its module and of its page."""
 
     name: str
-    join: Callable[..., SemiStreamJoin]  # called with relation, spec, budget, and the parameters of its own
+    join: Callable[..., SemiStreamJoin]  # a class: called with relation, spec, budget, and the parameters of its own
     paper: str
     needs_index: bool
     conditions: tuple[ConditionName, ...]
@@ -49,6 +49,12 @@ class Algorithm:
     def parameters(self, **known: Any) -> dict[str, Any]:
         """The parameters of a join, for a host that drains the join and knows `known`."""
         return {**self.drained, **{name: known[name] for name in self.told if name in known}}
+
+    @property
+    def divide(self) -> Callable[..., Any]:
+        """Takes what `join` takes, and shares the budget out as the join does. No array is made."""
+        found: Callable[..., Any] = self.join.divide  # type: ignore[attr-defined]
+        return found
 
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -121,6 +127,16 @@ def algorithm(name: str) -> Algorithm:
 
 def make_join(name: str, relation: Relation, spec: JoinSpec, budget: Budget, **parameters: Any) -> SemiStreamJoin:
     """Make a join by its name; an error if the join needs an index and the relation has none."""
+    return _serving(name, relation, spec).join(relation, spec, budget, **parameters)
+
+
+def check_memory(name: str, relation: Relation, spec: JoinSpec, budget: Budget, **parameters: Any) -> None:
+    """An error if `make_join` would raise one, such as for a budget that is too small. Nothing is made."""
+    _serving(name, relation, spec).divide(relation, spec, budget, **parameters)
+
+
+def _serving(name: str, relation: Relation, spec: JoinSpec) -> Algorithm:
+    """The row of that name, if its join can serve this."""
     row = algorithm(name)
     check_condition(row, "equality" if spec.condition is None else spec.condition.kind)
     if row.needs_index and not has_index(relation):
@@ -129,7 +145,7 @@ def make_join(name: str, relation: Relation, spec: JoinSpec, budget: Budget, **p
             f"strategy {name!r} needs an index on the key, and this table has none: use {_names(able)}, "
             "or build a master table from it"
         )
-    return row.join(relation, spec, budget, **parameters)
+    return row
 
 
 @dataclass(frozen=True)
@@ -150,17 +166,21 @@ def make_lookups(stream_schema: pa.Schema, carry: tuple[str, ...], lookups: Sequ
     A fifth of each part is set aside for rows that wait between the joins.
     """
 
-    def made(memory_bytes: int) -> list[SemiStreamJoin]:
-        part = max(1, memory_bytes // len(lookups) * 4 // 5)
-        return [make_join(one.strategy, one.relation, spec, Budget(part)) for one, spec in specs]
+    def part_of(memory_bytes: int) -> Budget:
+        return Budget(max(1, memory_bytes // len(lookups) * 4 // 5))
+
+    def checked(memory_bytes: int) -> None:
+        for one, spec in specs:
+            check_memory(one.strategy, one.relation, spec, part_of(memory_bytes))
 
     specs = list(zip(lookups, _specs(stream_schema, carry, lookups), strict=True))
     try:
-        joins = made(budget.free_bytes)
+        checked(budget.free_bytes)
     except BudgetError as small:
-        needed = budget.used_bytes + least_memory(partial(fits, made), budget.free_bytes)
+        needed = budget.used_bytes + least_memory(partial(fits, checked), budget.free_bytes)
         text = f"the memory budget is too small for {len(lookups)} tables: give memory={needed} or more"
         raise BudgetError(text, needed) from small
+    joins = [make_join(one.strategy, one.relation, spec, part_of(budget.free_bytes)) for one, spec in specs]
     budget.reserve("joins with several tables", budget.free_bytes // len(lookups) * len(lookups))
     return Several(joins)
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.joins.examples import joined, relation_of, spec_of, stream_of
+from tests.relations.stored_tables import stored
 
+import millrace as mr
+from millrace.catalog import ALGORITHMS, Algorithm, check_memory, make_join
+from millrace.checks.run import tightest
 from millrace.core.budget import Budget
+from millrace.core.conditions import Condition
 from millrace.core.drive import total
 from millrace.core.errors import BudgetError, SchemaError
-from millrace.core.protocols import JoinSpec, SemiStreamJoin
+from millrace.core.protocols import JoinSpec, Relation, SemiStreamJoin
 from millrace.joins.emit import OUTPUT_ROWS
 from millrace.joins.hybridjoin import HybridJoin
 from millrace.joins.inlj import IndexNestedLoopJoin
 from millrace.joins.meshjoin import MeshJoin
+from millrace.joins.reading import has_index
 from millrace.joins.sizing import MIN_OUTPUT_ROWS, Sizing, plan_window, reserve
 from millrace.relations.memory import MemoryRelation
 from millrace.structures.window import Window
@@ -111,3 +119,61 @@ def test_stream_rows_longer_than_planned_wait_one_by_one_or_say_what_they_need(
     join = make(relation_of([1, 1, 3]), spec, Budget(2 * memory if length == 100 else memory))
     assert total(joined(join, [stream])).matches == 4
     assert join.bytes_used <= 2 * memory
+
+
+CONDITIONS: list[Condition | None] = [
+    None,
+    mr.between("product", "id", "high"),
+    mr.near("product", "id", 2, on=("other", "row")),
+    mr.similar("text", "word", 0.8),
+    mr.expr("stream.product < master.high"),
+    mr.expr(pc.field("stream.product") < pc.field("master.high")),
+]
+TABLE = pa.table(
+    {"id": range(400), "high": range(5, 405), "row": range(400), "word": [f"word {n}" * (n % 5) for n in range(400)]}
+)
+EVENTS = pa.schema([("product", pa.int64()), ("other", pa.int64()), ("text", pa.string())])
+SERVED = [
+    pytest.param(row, condition, id=f"{row.name}-{condition}")
+    for row in ALGORITHMS
+    for condition in CONDITIONS
+    if (condition.kind if condition is not None else "equality") in row.conditions
+]
+
+
+def _relations(folder: Path) -> Iterator[Relation]:
+    counts = pa.table({"id": TABLE["id"], "count": [1e6 / (1 + n) for n in range(400)]})
+    yield MemoryRelation(TABLE, "id", 16)
+    yield MemoryRelation(TABLE, "id", 16, indexed=False)
+    yield stored(folder / "mapped", TABLE, mode="mmap")
+    yield stored(folder / "buffered", TABLE, mode="buffered")
+    yield stored(folder / "frequency", TABLE, mode="buffered", layout="frequency", counts=counts)
+
+
+def _needed(call: Callable[[Budget], object], memory: int) -> int | None:
+    """The memory that an error asks for; None without an error."""
+    try:
+        call(Budget(memory))
+    except BudgetError as small:
+        return small.needed_bytes
+    return None
+
+
+@pytest.mark.parametrize(("row", "condition"), SERVED)
+def test_a_join_can_be_made_in_just_the_memory_that_its_sizes_fit_into(
+    tmp_path: Path, row: Algorithm, condition: Condition | None
+) -> None:
+    """So a host may ask for sizes alone: the error that it gives beforehand is the one that would come."""
+    on = (("product", "id"),) if condition is None else ()
+    spec = JoinSpec(EVENTS, on, "left", ("product", "text"), ("high", "word"), condition)
+    for relation in _relations(tmp_path):
+        if row.needs_index and not has_index(relation):
+            continue
+        for parameters in ({}, row.parameters(window_tuples=50)):
+            make, check = (partial(each, row.name, relation, spec, **parameters) for each in (make_join, check_memory))
+            least = tightest(lambda r, s, budget, make=make: make(budget), relation, spec)
+            for memory in (least // 2, least - 50, least - 1, least, least + 50, 2 * least, 10 * least):
+                assert _needed(make, memory) == _needed(check, memory), (memory, least)
+            budget = Budget(least)
+            check(budget)
+            assert budget.used_bytes == 0

@@ -69,8 +69,13 @@ class HybridJoin(FetchJoin):
     """
 
     def __init__(self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *, buffer_pages: int | None = None) -> None:
+        super().__init__(relation, spec, budget, self.divide(relation, spec, budget, buffer_pages=buffer_pages))
+
+    @staticmethod
+    def divide(relation: IndexedRelation, spec: JoinSpec, budget: Budget, *, buffer_pages: int | None = None) -> Sizing:
+        """How the budget would be shared out; an error if it is too small. No array is made."""
         check_index(relation, "hybridjoin")
-        super().__init__(relation, spec, budget, _plan(relation, spec, budget, buffer_pages))
+        return _plan(relation, spec, budget, buffer_pages)
 
 
 def _plan(relation: IndexedRelation, spec: JoinSpec, budget: Budget, buffer_pages: int | None) -> Sizing:

@@ -76,9 +76,7 @@ class IndexNestedLoopJoin(Windowed):
         self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *,
         tuples_per_step: int | None = 1, pool_bytes: int | Literal["rest"] | None = None,
     ) -> None:  # fmt: skip
-        check_index(relation, "inlj")
-        check_at_least_one("tuples_per_step", tuples_per_step)
-        sizing, frames = _plan(relation, spec, budget, tuples_per_step, pool_bytes)
+        sizing, frames = self.divide(relation, spec, budget, tuples_per_step=tuples_per_step, pool_bytes=pool_bytes)
         self.pool_pages = frames
         reserve(relation, spec, budget, sizing)
         budget.reserve("tuples of this step", sizing.capacity * _WAITING_BYTES)
@@ -103,6 +101,16 @@ class IndexNestedLoopJoin(Windowed):
         self._run: PageRun | None = None
         self._pairs: Pairs | None = None  # what was found in the run and is still to be put out
         self._probes = 0  # since the last step
+
+    @staticmethod
+    def divide(
+        relation: IndexedRelation, spec: JoinSpec, budget: Budget, *,
+        tuples_per_step: int | None = 1, pool_bytes: int | Literal["rest"] | None = None,
+    ) -> tuple[Sizing, int]:  # fmt: skip
+        """How the budget would be shared out; an error if it is too small. No array is made."""
+        check_index(relation, "inlj")
+        check_at_least_one("tuples_per_step", tuples_per_step)
+        return _plan(relation, spec, budget, tuples_per_step, pool_bytes)
 
     @property
     def longest_wait(self) -> int:

@@ -64,9 +64,17 @@ class MeshJoin(ScanJoin):
         self, relation: Relation, spec: JoinSpec, budget: Budget, *,
         buffer_pages: int | None = None, tuples_per_step: int | None = None,
     ) -> None:  # fmt: skip
-        sizing, w = _plan(relation, spec, budget, buffer_pages, tuples_per_step)
+        sizing, w = self.divide(relation, spec, budget, buffer_pages=buffer_pages, tuples_per_step=tuples_per_step)
         self.chunks = int(cost.chunks(relation.pages, sizing.buffer_pages))
         super().__init__(relation, spec, budget, sizing, w, self.chunks + 1)
+
+    @staticmethod
+    def divide(
+        relation: Relation, spec: JoinSpec, budget: Budget, *,
+        buffer_pages: int | None = None, tuples_per_step: int | None = None,
+    ) -> tuple[Sizing, int]:  # fmt: skip
+        """How the budget would be shared out; an error if it is too small. No array is made."""
+        return _plan(relation, spec, budget, buffer_pages, tuples_per_step)
 
 
 def _plan(

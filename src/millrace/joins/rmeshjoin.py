@@ -58,9 +58,19 @@ class RMeshJoin(ScanJoin):
         self, relation: Relation, spec: JoinSpec, budget: Budget, *,
         buffer_pages: int | None = None, tuples_per_step: int | None = None, costs: UnitCosts | None = None,
     ) -> None:  # fmt: skip
-        check_at_least_one("tuples_per_step", tuples_per_step)
-        sizing, chunks = _plan(relation, spec, budget, buffer_pages, costs or UnitCosts())
+        sizing, chunks = self.divide(
+            relation, spec, budget, buffer_pages=buffer_pages, tuples_per_step=tuples_per_step, costs=costs
+        )
         super().__init__(relation, spec, budget, sizing, tuples_per_step or sizing.capacity, chunks)
+
+    @staticmethod
+    def divide(
+        relation: Relation, spec: JoinSpec, budget: Budget, *,
+        buffer_pages: int | None = None, tuples_per_step: int | None = None, costs: UnitCosts | None = None,
+    ) -> tuple[Sizing, int]:  # fmt: skip
+        """How the budget would be shared out; an error if it is too small. No array is made."""
+        check_at_least_one("tuples_per_step", tuples_per_step)
+        return _plan(relation, spec, budget, buffer_pages, costs or UnitCosts())
 
     def resize(self, *, buffer_pages: int | None = None, tuples_per_step: int | None = None) -> None:
         """Change b, w, or both, from the next read on. A larger buffer must fit into what is left of the budget."""

@@ -63,11 +63,9 @@ class SweepJoin(Windowed):
         window_tuples: int | None = None,
         costs: UnitCosts | None = None,
     ) -> None:
-        check_index(relation, "sweepjoin")
-        spec.check_against(relation)
         self._relation = relation
         self._budget = budget
-        sizing, self._limit = _plan(relation, spec, budget, buffer_pages, window_tuples)
+        sizing, self._limit = self.divide(relation, spec, budget, buffer_pages=buffer_pages, window_tuples=window_tuples)
         reserve(relation, spec, budget, sizing)
         budget.reserve("step scratch", self._limit * _SCRATCH_BYTES)
         self._buffer_pages = sizing.buffer_pages
@@ -87,6 +85,16 @@ class SweepJoin(Windowed):
         self._key_pages = 1  # of one key, the most so far
         self._pairs: Pairs | None = None
         self._probes = 0  # since the last step
+
+    @staticmethod
+    def divide(
+        relation: IndexedRelation, spec: JoinSpec, budget: Budget, *,
+        buffer_pages: int | None = None, window_tuples: int | None = None, costs: UnitCosts | None = None,
+    ) -> tuple[Sizing, int]:  # fmt: skip
+        """How the budget would be shared out; an error if it is too small. No array is made."""
+        check_index(relation, "sweepjoin")
+        spec.check_against(relation)
+        return _plan(relation, spec, budget, buffer_pages, window_tuples)
 
     @property
     def pending(self) -> int:

@@ -73,14 +73,31 @@ class XHybridJoin(FetchJoin):
         buffer_pages: int | None = None, pinned_pages: int | None = None,
         zipf_exponent: float = 1.0, costs: UnitCosts | None = None,
     ) -> None:  # fmt: skip
+        sizing, pinned = self.divide(
+            relation,
+            spec,
+            budget,
+            buffer_pages=buffer_pages,
+            pinned_pages=pinned_pages,
+            zipf_exponent=zipf_exponent,
+            costs=costs,
+        )
+        super().__init__(relation, spec, budget, sizing, pinned)
+
+    @staticmethod
+    def divide(
+        relation: IndexedRelation, spec: JoinSpec, budget: Budget, *,
+        buffer_pages: int | None = None, pinned_pages: int | None = None,
+        zipf_exponent: float = 1.0, costs: UnitCosts | None = None,
+    ) -> tuple[Sizing, int]:  # fmt: skip
+        """How the budget would be shared out; an error if it is too small. No array is made."""
         check_index(relation, "xhybridjoin")
         check_at_least_one("buffer_pages", buffer_pages)
         if pinned_pages is not None and pinned_pages < 0:
             raise ParameterError(f"pinned_pages must be 0 or more; got {pinned_pages}")
         if not zipf_exponent >= 0:
             raise ParameterError(f"zipf_exponent must be 0 (keys wanted alike) or more; got {zipf_exponent}")
-        sizing, pinned = _plan(relation, spec, budget, buffer_pages, pinned_pages, zipf_exponent, costs or UnitCosts())
-        super().__init__(relation, spec, budget, sizing, pinned)
+        return _plan(relation, spec, budget, buffer_pages, pinned_pages, zipf_exponent, costs or UnitCosts())
 
 
 def _plan(

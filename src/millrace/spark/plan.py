@@ -11,10 +11,11 @@ there, for example), the worker makes a new plan for its machine by the same fun
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
-from millrace.catalog import algorithm, make_join
+from millrace.catalog import algorithm, check_memory, make_join
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.conditions import Between, Condition, Pairs, equal_keys
 from millrace.core.errors import BudgetError, SchemaError, TableError, TableVersionError
@@ -158,10 +159,18 @@ class JoinPlan:
 
     def join(self, relation: Relation, budget: Budget, **known: object) -> SemiStreamJoin:
         """An empty join. `known`: what the host can tell the join beside the rows of a group."""
-        row = algorithm(self.asked.strategy)
+        return make_join(self.asked.strategy, relation, self.asked.spec, budget, **self._parameters(**known))
+
+    def check_memory(self, relation: Relation) -> None:
+        """An error if the memory is too small for what `budget` sets aside and for the join. Nothing is made."""
+        budget = self.budget()
+        if self.access == "join":
+            check_memory(self.asked.strategy, relation, self.asked.spec, budget, **self._parameters())
+
+    def _parameters(self, **known: object) -> dict[str, Any]:
         if self.asked.shape != "rows":
             known["window_tuples"] = self.group.most
-        return make_join(row.name, relation, self.asked.spec, budget, **row.parameters(**known))
+        return algorithm(self.asked.strategy).parameters(**known)
 
     def in_all(self, small: BudgetError) -> BudgetError:
         """A budget error of one join, reworded for the whole memory of the call."""

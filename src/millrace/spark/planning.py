@@ -160,9 +160,7 @@ def _planned_join(asked: Asked) -> JoinPlan:
 
     def made(memory_bytes: int) -> JoinPlan:
         plan = JoinPlan.of(replace(asked, memory_bytes=memory_bytes), relation)
-        budget = plan.budget()
-        if plan.access == "join":
-            plan.join(relation, budget)
+        plan.check_memory(relation)
         return plan
 
     try:
