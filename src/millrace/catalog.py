@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from millrace.core.budget import Budget
 from millrace.core.conditions import Condition, Kind
-from millrace.core.enough import fits, least_memory
 from millrace.core.errors import BudgetError, ParameterError, StrategyError
+from millrace.core.least_memory import fits, least_memory
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
 from millrace.joins.hybridjoin import HybridJoin
 from millrace.joins.inlj import IndexNestedLoopJoin

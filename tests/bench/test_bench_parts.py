@@ -148,6 +148,7 @@ def test_own_memory_of_this_process_is_seen() -> None:
         {"columns": ("colour",)},
         {"how": "full"},
         {"zipf": -1.0},
+        {"memory": "1q"},
     ],
 )
 def test_bad_options_are_refused(wrong: dict[str, object]) -> None:

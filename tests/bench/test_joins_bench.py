@@ -261,3 +261,10 @@ def test_ctrl_c_stops_it_and_leaves_nothing_behind(tmp_path: Path) -> None:
         bench.kill()
     assert "Traceback" not in "".join(shown)
     assert [path for path in tmp_path.iterdir() if path.name.startswith("millrace-bench-")] == []
+
+
+def test_a_file_for_results_that_cannot_be_is_refused_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(bench_app, ["joins", "--json", str(tmp_path / "file" / "results.json")])
+    assert done.exit_code == 2
+    assert "can't be written" in " ".join(done.output.split())

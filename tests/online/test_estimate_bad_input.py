@@ -52,6 +52,7 @@ RIGHT = pa.table({"k": [1, 2, 2], "y": [1, 2, 3], "t": ["p", "q", "r"], "both": 
         ({"s": "count(DISTINCT x)"}, ParameterError, "DISTINCT cannot be estimated"),
         ({"s": "sum(DISTINCT x)"}, ParameterError, "DISTINCT cannot be estimated"),
         ({"s": "x + 1"}, ParameterError, "is no aggregate"),
+        ({"memmory": "5m"}, ParameterError, "no option 'memmory'; did you mean memory='5m'"),
         ({"s": "sum(x"}, ParameterError, "can't read s="),
         ({"s": 3}, ParameterError, "s must be an aggregate"),
         ({"where": "x"}, SchemaError, "not a condition"),

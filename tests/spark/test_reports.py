@@ -8,7 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
-from tests.spark.running import HOWS, add_file, frame, read_stream, run_query, stream_through, write_files
+from tests.spark.running import (
+    HOWS,
+    add_file,
+    frame,
+    read_stream,
+    run_query,
+    started_query,
+    stream_through,
+    wait_until,
+    write_files,
+)
 from tests.spark.tables import built_table
 
 import millrace as mr
@@ -237,3 +247,29 @@ def test_only_so_many_counts_are_kept_and_the_oldest_go_first(monkeypatch: pytes
     for batch in range(10):
         value = newest.addInPlace(value, {("run", batch, "call", 0): str(batch)})
     assert list(value.values()) == ["7", "8", "9"]
+
+
+def test_a_query_that_waits_reports_no_batch_twice(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:
+    """Spark tells of the batch to come while there is nothing to do; what that batch did later belongs to it alone."""
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
+    source = write_files(SALES.slice(0, PER_BATCH), tmp_path / "source", 1)
+    joined = mr.enrich(read_stream(spark, source), _table(warehouse, 1), "id", how="left")
+    query = started_query(joined, tmp_path)
+    try:
+        wait_until(lambda: any(one["batchId"] == 1 and not one["numInputRows"] for one in query.recentProgress))
+        add_file(SALES.slice(PER_BATCH, PER_BATCH), source)
+        wait_until(lambda: any(one["batchId"] == 1 and one["numInputRows"] for one in query.recentProgress))
+        found = [(report.batch_id, report.rows_in) for report in mr.reports(query)]
+    finally:
+        query.stop()
+    assert found == [(0, PER_BATCH), (1, PER_BATCH)]
+
+
+def test_groups_of_whole_rows_in_order_are_counted(spark: SparkSession, warehouse: Path, tmp_path: Path) -> None:
+    table = _table(warehouse, 100)
+    done = stream_through(spark, SALES, lambda s: mr.enrich(s, table, "id", memory="400k", ordered=True), tmp_path)
+    for report in mr.reports(done.query):
+        assert report.group_rows is not None
+        assert report.groups >= PER_BATCH / report.group_rows[1]
+        assert (report.groups > 1) == (report.group_rows[1] < PER_BATCH)
+    assert max(report.groups for report in mr.reports(done.query)) > 1

@@ -13,6 +13,7 @@ from rich.console import Console
 from millrace.bench.commands import Outcome, command
 from millrace.bench.options import (
     COMPILING_BATCHES,
+    MEMORY_OF_MILLRACE,
     CoverageOptions,
     EnrichOptions,
     EstimateOptions,
@@ -30,6 +31,7 @@ bench_app = typer.Typer(
 )
 
 _CLOSE_CALLS = {
+    "memory": option("256m", MEMORY_OF_MILLRACE),
     "batch_rows": option((20_000, 200_000, 1_000_000), "Rows of a micro-batch. Separate several sizes by commas."),
     "cold_batches": option(COMPILING_BATCHES, "Micro-batches at the start that are not measured."),
     "warm_batches": option(15, "Micro-batches that are measured."),

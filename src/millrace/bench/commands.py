@@ -43,6 +43,7 @@ def command(
         parameters = [_parameter(key, kinds[key], field) for key, field in chosen.items()]
 
         def called(json_file: Path | None, **given: Any) -> None:
+            _check_folder(json_file)
             more = {each.name: given.pop(each.name) for each in own}
             values = {key: _parsed(kinds[key], value) for key, value in given.items()}
             _present(lambda console: run(options(**values), console, **more), json_file)
@@ -83,6 +84,15 @@ def _parsed(kind: Any, given: Any) -> Any:
         raise typer.BadParameter(f"{given!r} is not a list of {_NUMBERS[of]}") from error
 
 
+def _check_folder(file: Path | None) -> None:
+    """Before a long run: its results will have a place."""
+    try:
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"{file} can't be written: {error.strerror}") from error
+
+
 def _present(run: Callable[[Console], Outcome], json_file: Path | None) -> None:
     """Run, print, write. Exit code 1 if the times can't be believed, 2 for bad options, 130 after Ctrl-C."""
     console = Console()
@@ -99,8 +109,8 @@ def _present(run: Callable[[Console], Outcome], json_file: Path | None) -> None:
         raise typer.Exit(2) from None
     from millrace.bench.enrich.report import print_whole, succeeded, write_json
 
+    print_whole(table, console)
     if json_file is not None:
         write_json(report, json_file)
-    print_whole(table, console)
     if not succeeded(report):
         raise typer.Exit(1)

@@ -55,6 +55,7 @@ COVERAGE_PARTS = ("engine", "model")
 
 
 _BATCH_ROWS = "Rows of a micro-batch. Separate several sizes by commas."
+MEMORY_OF_MILLRACE = "Memory of millrace for each worker, such as 256m."
 _DATA = "Folder that keeps generated data and built tables for the next run. Default: a temporary folder."
 _HOW = "Kind of join: left or inner."
 _MEMORY = "Memory of millrace, and of RocksDB's cache, in each worker, such as 256m."
@@ -108,6 +109,7 @@ class EnrichOptions:
             object.__setattr__(self, "contenders", default_contenders(self.how))
         _at_least("rows", self.rows, 1)
         _at_least("repeats", self.repeats, 1)
+        parse_bytes(self.memory)
         _at_least("cold_batches", self.cold_batches, COLD_BATCHES)
         _at_least("warm_batches", self.warm_batches, MIN_WARM_BATCHES)
         _some("batch_rows", self.batch_rows)
@@ -156,7 +158,7 @@ class GrowthOptions:
     strategies: tuple[str, ...] = option(("auto",), _STRATEGIES)
     zipf: float = option(1.0, _ZIPF)
     how: str = option("left", _HOW)
-    memory: str = option("256m", _MEMORY)
+    memory: str = option("256m", MEMORY_OF_MILLRACE)
     seed: int = option(1, _SEED)
     data: Path | None = option(None, _DATA)
     rebuild: bool = option(False, _REBUILD)
@@ -187,7 +189,7 @@ class ReadOptions:
     batch_rows: tuple[int, ...] = option((1_000, 20_000, 200_000, 1_000_000), _BATCH_ROWS)
     repeats: int = option(7, "Runs of every way to read, taken in turn.")
     zipf: float = option(1.0, _ZIPF)
-    memory: str = option("256m", _MEMORY)
+    memory: str = option("256m", MEMORY_OF_MILLRACE)
     seed: int = option(1, _SEED)
     data: Path | None = option(None, _DATA)
     rebuild: bool = option(False, _REBUILD)
@@ -195,6 +197,7 @@ class ReadOptions:
     def __post_init__(self) -> None:
         _at_least("rows", self.rows, 1)
         _at_least("repeats", self.repeats, 1)
+        parse_bytes(self.memory)
         _some("batch_rows", self.batch_rows)
         for size in self.batch_rows:
             _at_least("batch_rows", size, 2)

@@ -23,6 +23,7 @@ from millrace.core.conditions import Condition, Kind, between, expr, near, simil
 from millrace.core.errors import BudgetError, SchemaError
 from millrace.core.protocols import JoinSpec, Relation, SemiStreamJoin
 from millrace.core.step import Step
+from millrace.joins.emit import LONG_ROW_SHARE, LONG_ROWS_FROM
 from millrace.joins.matching.expr import SQL_BYTES
 
 _TEXT = next(kind for kind in KEY_TYPES if kind.name == "string")
@@ -74,14 +75,18 @@ class ByCondition:
         return made
 
 
+# The engine, and the part of this memory that a join sets aside for long rows.
+_ENGINE_BYTES = SQL_BYTES + (SQL_BYTES - LONG_ROWS_FROM) // (LONG_ROW_SHARE - 1)
+
+
 class _Beside:
     """A join whose SQL engine has memory beside the budget of the law, because budgets of laws are small."""
 
     def __init__(self, make: Make, relation: Relation, spec: JoinSpec, budget: Budget) -> None:
         try:
-            self.join = make(relation, spec, Budget(budget.memory_bytes + SQL_BYTES))
+            self.join = make(relation, spec, Budget(budget.memory_bytes + _ENGINE_BYTES))
         except BudgetError as small:
-            needed = small.needed_bytes - SQL_BYTES
+            needed = small.needed_bytes - _ENGINE_BYTES
             raise BudgetError(f"too small: give memory={needed} or more beside the engine", needed) from small
 
     @property
@@ -94,7 +99,7 @@ class _Beside:
 
     @property
     def bytes_used(self) -> int:
-        return self.join.bytes_used - SQL_BYTES
+        return self.join.bytes_used - _ENGINE_BYTES
 
     def offer(self, batch: pa.RecordBatch) -> int:
         return self.join.offer(batch)

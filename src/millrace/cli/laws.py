@@ -14,6 +14,7 @@ from millrace.catalog import ALGORITHMS, CONDITIONS, ConditionName, algorithm
 from millrace.checks.matrix import LAW_NAMES, Cell, Column, check_cells, columns
 from millrace.core.errors import ParameterError
 from millrace.core.protocols import HOWS, How
+from millrace.core.wording import counted
 
 _SHORT = {"inner": "i", "left": "l", "semi": "s", "anti": "a"}
 
@@ -57,7 +58,7 @@ def run_laws(
                 f"[red]{cell.column.algorithm}, {cell.column.name}, {cell.law}, {cell.how}:[/red] {cell.problem}",
                 soft_wrap=True,
             )
-        console.print(f"{len(cells)} cells, {len(broken)} broken")
+        console.print(f"{counted(len(cells), 'cell')}, {len(broken)} broken")
     return not broken
 
 

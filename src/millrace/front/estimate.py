@@ -5,8 +5,10 @@ arguments, checked --> Asked, Options --> an engine of `ENGINES` --> Run
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,7 +60,7 @@ def estimate(
     `together`: the intervals of all groups hold at once, not each by itself.
     `memory`: what the run may hold. `target`: the relative half-width that forecasts are about. `every`: seconds between
     reports, at least (0: all).
-    `threads`: 2 joins beside reading; 1 makes a run repeatable report by report. `spill`: folder for temporary data.
+    `threads`: with 2, one thread joins while the other reads. `spill`: folder for temporary data.
     """
     if engine not in ENGINES:
         raise ParameterError(f"engine must be one of {', '.join(ENGINES)}; got {engine!r}")
@@ -73,9 +75,19 @@ def estimate(
     rule = IntervalRule(confidence, interval, together=together)
     if not target > 0 or not every >= 0:
         raise ParameterError(f"target must be above 0 and every 0 or more; got {target!r} and {every!r}")
+    _check_names(aggregates)
     asked = Asked(left, right, on, {label: aggregation(label, given) for label, given in aggregates.items()}, group_by, where)
     options = Options(
         parse_bytes(memory), seed, rule, order, target, every, threads or min(2, os.cpu_count() or 1), spill,
         None if spill_limit is None else parse_bytes(spill_limit),
     )  # fmt: skip
     return ENGINES[engine](asked, options)
+
+
+def _check_names(aggregates: Mapping[str, object]) -> None:
+    """A misspelt option would pass for an aggregate: what is no aggregate, and has nearly the name of an option, is one."""
+    options = [name for name in inspect.signature(estimate).parameters if name != "aggregates"]
+    for label, given in aggregates.items():
+        near = difflib.get_close_matches(label, options, 1, 0.8)
+        if near and not isinstance(given, Aggregation) and "(" not in str(given):
+            raise ParameterError(f"estimate has no option {label!r}; did you mean {near[0]}={given!r}?")

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millrace.core.arrays import BoolArray, Int32Array, Int64Array
 from millrace.core.compiled import kernel
-from millrace.core.instant import Answer
+from millrace.core.instant_lookup import Answer
 from millrace.core.keys import Codes
 from millrace.core.memoryaccess import load64
 from millrace.core.step import StepCounts

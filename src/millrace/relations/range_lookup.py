@@ -20,7 +20,7 @@ from millrace.core.arrays import BoolArray, Int32Array, Int64Array
 from millrace.core.compiled import kernel
 from millrace.core.conditions import Between
 from millrace.core.errors import SchemaError
-from millrace.core.instant import Answer
+from millrace.core.instant_lookup import Answer
 from millrace.core.memoryaccess import load8, load32, load64
 from millrace.core.order_codes import LEAST, floors, has_floors, ordered_codes, same_codes
 from millrace.core.step import StepCounts

@@ -121,7 +121,9 @@ def chosen_columns(columns: Any, schema: pa.Schema, on: Pairs, how: How, sensiti
     """(table column, name in the output) of the columns to add, in the order asked for."""
     if how in ("semi", "anti"):
         if columns:
-            raise ParameterError(f"a {how} join puts out stream columns only; leave columns= out")
+            raise ParameterError(
+                f"{'an anti' if how == 'anti' else 'a semi'} join puts out stream columns only; leave columns= out"
+            )
         return ()
     if columns is None:
         same = {theirs for mine, theirs in on if mine == theirs or (not sensitive and mine.lower() == theirs.lower())}

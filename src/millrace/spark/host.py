@@ -30,10 +30,10 @@ from millrace.core.rowbytes import sizes_of
 from millrace.core.step import Step, StepCounts
 from millrace.joins.several import Several
 from millrace.relations.stored import StoredRelation
-from millrace.spark.gathered import Gathered, in_stream_order, no_rows
+from millrace.spark.group_order import Gathered, in_stream_order, no_rows
+from millrace.spark.memory_split import LOOKED_UP_ROWS, SPARE_TEXT, GroupRows
 from millrace.spark.plan import JoinPlan
 from millrace.spark.registry import unit_costs
-from millrace.spark.sizes import LOOKED_UP_ROWS, SPARE_TEXT, GroupRows
 
 EMIT_ROWS = 8_192
 EMIT_BYTES = 8 << 20  # that go back at a time, but for a single row
@@ -94,6 +94,7 @@ class TaskTable:
 
     def note_group(self, rows: int) -> None:
         """So many rows were joined at a time."""
+        self.groups += 1
         least, most = self._group_rows or (rows, rows)
         self._group_rows = min(least, rows), max(most, rows)
 
@@ -154,7 +155,6 @@ class LookupHost:
     def join(self, keys: Sequence[pa.Array]) -> Joined:
         """Look up the first keys: as many as there is memory for, but at least one."""
         table, memory, group = self.table, self.table.plan.memory, self.table.plan.group
-        table.groups += 1
         size = min(self._rows, len(keys[0]))
         answer = self._lookup.look_up([column.slice(0, size) for column in keys], memory.limit_bytes)
         rows = len(answer.found)
@@ -184,7 +184,6 @@ class GroupHost:
     def join(self, keys: Sequence[pa.Array]) -> Joined:
         """Join the first keys: as many as there is memory for, but at least one."""
         asked = self.table.plan.asked
-        self.table.groups += 1
         while True:
             first = [column.slice(0, self._groups.rows) for column in keys]
             batch = pa.RecordBatch.from_arrays(first, schema=asked.spec.stream_schema)

@@ -19,7 +19,7 @@ from millrace.catalog import algorithm, check_memory, make_join
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.conditions import Between, Condition, Pairs, equal_keys
 from millrace.core.errors import BudgetError, SchemaError, TableError, TableVersionError
-from millrace.core.instant import InstantLookup
+from millrace.core.instant_lookup import InstantLookup
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
 from millrace.core.wording import counted
 from millrace.joins.emit import mean_row_bytes
@@ -28,8 +28,8 @@ from millrace.relations.key_lookup import InPlace
 from millrace.relations.range_lookup import RangesInPlace, serves
 from millrace.relations.stored import StoredRelation
 from millrace.spark.counters import TaskCounters
+from millrace.spark.memory_split import Access, GroupRows, MemorySplit, RowSizes, Shape, divide
 from millrace.spark.planned import MAX_ARRAY_ROWS, PlannedTable
-from millrace.spark.sizes import Access, GroupRows, MemorySplit, RowSizes, Shape, divide
 from millrace.structures.window import row_bytes
 
 _ORDERING = "rows being put in order"

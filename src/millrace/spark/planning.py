@@ -20,19 +20,19 @@ from pyspark.sql.types import StructField
 from millrace.catalog import algorithm, check_condition
 from millrace.core.budget import format_bytes
 from millrace.core.conditions import Between, Condition, Expr, Pairs
-from millrace.core.enough import fits, least_memory
 from millrace.core.errors import BudgetError, ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
+from millrace.core.least_memory import fits, least_memory
 from millrace.core.protocols import How, JoinSpec, Relation
 from millrace.relations.folder import now_us
 from millrace.spark.arguments import check_name, checked_how, checked_on, chosen_columns, in_key_order
 from millrace.spark.labels import new_label
 from millrace.spark.lookups import Lookup, check_table
 from millrace.spark.master import MasterTable
+from millrace.spark.memory_split import Shape
 from millrace.spark.plan import Asked, JoinPlan, Plan, one_range_each
 from millrace.spark.planned import PlannedTable
 from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field, session_zone, spelled
-from millrace.spark.sizes import Shape
 
 _NO_BYTES = 2048  # smaller numbers than this are surely not meant as bytes
 

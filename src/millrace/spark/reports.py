@@ -120,6 +120,8 @@ def reports(source: Any) -> list[BatchReport]:
         raise ParameterError(
             f"reports come from a streaming query, its progress, or an Observation; got {type(source).__name__}"
         )
+    if "addBatch" not in (source.durationMs or {}):
+        return []  # a query that waits tells of the batch to come, again and again
     texts = {name: _stats(row.asDict()) for name, row in observed.items() if str(name).startswith(PREFIX)}
     sent, of_run = collected(str(source.runId), source.batchId)
     texts.update(sent)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from millrace.bench.joins.joins import OK, JoinProgress
+from millrace.core.wording import counted
 
 _HEADINGS = (
     "device", "rows", "memory", "Zipf", "join", "tuples/s", "x inlj", "x pool", "pages/1k", "seeks/1k",
@@ -77,7 +78,9 @@ def _caption(report: dict[str, Any]) -> str:
     rows = "every tuple came out once, with its row" if report["rows_agree"] else "ROWS ARE WRONG"
     swept = [cell["sweepjoin_to_the_better"] for cell in report["cells"] if cell["sweepjoin_to_the_better"] is not None]
     least = (
-        f" sweepjoin: at least {min(swept):.2f}x the better of meshjoin and hybridjoin in {len(swept)} cells." if swept else ""
+        f" sweepjoin: at least {min(swept):.2f}x the better of meshjoin and hybridjoin in {counted(len(swept), 'cell')}."
+        if swept
+        else ""
     )
     return (
         f"{rows}. pages, seeks: per 1,000 tuples; processing: entry to leaving, at full speed; waiting: arrival to entry, at "

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millrace.core.budget import Budget, format_bytes
-from millrace.core.enough import fits, least_memory
 from millrace.core.errors import BudgetError
+from millrace.core.least_memory import fits, least_memory
 from millrace.online.joins.prjoin import PRJoin
 from millrace.online.pair_functions import Products
 from millrace.online.protocol import A, B

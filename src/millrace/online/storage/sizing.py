@@ -2,7 +2,7 @@
 
     divide(shape, budget)   sets aside what a join of this shape takes, and says how it is divided
       |-- the join itself   on its own budget; then it makes its arrays, of these sizes and under these names
-      `-- the search        on budgets of other sizes, where the join's own is too small (`core.enough`)
+      `-- the search        on budgets of other sizes, where the join's own is too small (`core.least_memory`)
 
 So the amount that an error names comes from the sizes that the join will ask for.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from millrace.core.budget import Budget, format_bytes
-from millrace.core.enough import fits, least_memory
 from millrace.core.errors import BudgetError
+from millrace.core.least_memory import fits, least_memory
 from millrace.online.pair_functions import Functions
 from millrace.online.protocol import Input, Pieces
 from millrace.online.storage.rectangles import rectangle_sizes

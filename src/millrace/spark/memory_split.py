@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from millrace.core.instant import SCRATCH_BYTES
+from millrace.core.instant_lookup import SCRATCH_BYTES
 
 Shape = Literal["flag", "row", "array", "rows"]
 Access = Literal["join", "key look-up", "range look-up"]
