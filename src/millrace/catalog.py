@@ -131,7 +131,7 @@ def make_join(name: str, relation: Relation, spec: JoinSpec, budget: Budget, **p
 
 
 def check_memory(name: str, relation: Relation, spec: JoinSpec, budget: Budget, **parameters: Any) -> None:
-    """An error if `make_join` would raise one, such as for a budget that is too small. Nothing is made."""
+    """An error if the budget is too small for the join, or if the join can't serve the table. Nothing is made."""
     _serving(name, relation, spec).divide(relation, spec, budget, **parameters)
 
 

@@ -24,6 +24,7 @@ from millrace.core.errors import BudgetError, ParameterError, SchemaError
 from millrace.core.keys import KeyCodec
 from millrace.core.least_memory import fits, least_memory
 from millrace.core.protocols import How, JoinSpec, Relation
+from millrace.joins.matching.matcher import try_matcher
 from millrace.relations.folder import now_us
 from millrace.spark.arguments import check_name, checked_how, checked_on, chosen_columns, in_key_order
 from millrace.spark.labels import new_label
@@ -164,9 +165,12 @@ def _planned_join(asked: Asked) -> JoinPlan:
         return plan
 
     try:
-        return made(asked.memory_bytes)
+        plan = made(asked.memory_bytes)
     except BudgetError:
         raise _too_small(asked, least_memory(partial(fits, made), asked.memory_bytes)) from None
+    if asked.spec.condition is not None and plan.access == "join":
+        try_matcher(relation, asked.spec)
+    return plan
 
 
 def _too_small(asked: Asked, needed: int) -> BudgetError:

@@ -20,6 +20,8 @@ from millrace.joins.sizing import bits_between_codes, code_bytes_per_page
 from millrace.structures.hashtable import START, Cursor, HashTable, codes_in, slot_records
 from millrace.structures.window import Window
 
+_PLENTY = 1 << 40  # bytes; a matcher of one slot takes next to nothing of them
+
 Found = tuple[Int64Array, Int64Array, bool]
 """Tuple `slots[i]` goes with row `rows[i]` of the run; and whether that was all."""
 
@@ -126,6 +128,11 @@ def make_matcher(relation: Relation, spec: JoinSpec, budget: Budget, capacity: i
         matcher = _home(spec.condition)(relation, spec, window, budget)
     window.encode = matcher.encode
     return window, matcher
+
+
+def try_matcher(relation: Relation, spec: JoinSpec) -> None:
+    """An error if the condition can't be evaluated, such as an expression with an unknown column."""
+    make_matcher(relation, spec, Budget(_PLENTY), capacity=1)
 
 
 def _home(condition: Condition) -> Any:
