@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -168,3 +170,27 @@ def test_growth_runs_the_same_options_at_every_size() -> None:
     assert [options.at(rows).rows for rows in options.rows] == [10, 20]
     assert options.at(10).seed == 9
     assert options.at(10).batch_rows == (4,)
+
+
+def test_ctrl_c_is_not_lost_where_python_drops_errors() -> None:
+    """In a process of its own: a signal that comes while an object is taken away."""
+    program = """
+import os, signal
+from millrace.bench.interrupts import treat_sigterm_as_interrupt
+
+class Goes:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+treat_sigterm_as_interrupt()
+try:
+    Goes()
+    while True:
+        pass
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
