@@ -152,6 +152,7 @@ class JoinSpec:
     carry: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     condition: Condition | None = None  # instead of `on`
+    returnable: bool = False  # waiting tuples can be given back (`withdraw`): the window keeps their key columns too
 
     def __post_init__(self) -> None:
         if self.how not in HOWS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +41,16 @@ class _Leaving:
     null: bool
 
 
+class Watcher(Protocol):
+    """Is told what a join finds out, while the pages are at hand: a front stage that learns which keys come often."""
+
+    def met(self, run: PageRun, slots: Int64Array, rows: Int64Array) -> None:
+        """Tuple `slots[i]` met row `rows[i]` of the run. Keys are equal. The window does not count these tuples as matched yet."""
+
+    def left(self, slots: Int64Array) -> None:
+        """These tuples have met all rows that could match."""
+
+
 class Emitter:
     """Collects what one step puts out.
 
@@ -65,6 +76,7 @@ class Emitter:
         if output_rows is not None and not all_fixed(self.schema):
             self._limit_bytes = output_rows * sum(_planned_bytes(relation, spec))
             self._most_bytes = self._limit_bytes + long_row_bytes(relation, spec, window.budget.memory_bytes)
+        self.watcher: Watcher | None = None
         self._queue: deque[_Met | _Leaving] = deque()  # empty, unless the last step was full
         self._outputs: list[pa.RecordBatch] = []
         self._sequences: list[Int64Array] = []
@@ -109,13 +121,15 @@ class Emitter:
                 break
         return self.finish(StepCounts())
 
-    def pairs(self, run: PageRun, slots: Int64Array, rows: Int64Array) -> int:
+    def pairs(self, run: PageRun, slots: Int64Array, rows: Int64Array, *, verified: bool = False) -> int:
         """Tuple `slots[i]` met row `rows[i]` of the run: the condition holds, or their codes are equal. Returns how many pairs
-        are put together. Where only codes are equal, the real keys are compared first."""
+        are put together. Where only codes are equal, the real keys are compared first, unless that was done."""
         if len(slots) == 0:
             return 0
-        if self._spec.condition is None and not self._relation.codec.exact:
+        if self._spec.condition is None and not self._relation.codec.exact and not verified:
             slots, rows = self._verified(run, slots, rows)
+        if self.watcher is not None:
+            self.watcher.met(run, slots, rows)
         self._matches += len(slots)
         if self._spec.how == "semi":
             self._put_pairs(_Met(run, *_firsts(slots[~self._window.matched[slots]])))
@@ -126,10 +140,17 @@ class Emitter:
 
     def leave(self, slots: Int64Array) -> None:
         """These tuples have met all rows that could match."""
+        if self.watcher is not None:
+            self.watcher.left(slots)
         if self._queue:
             self._queue.append(_Leaving(slots, null=False))
         else:
             self._leave(slots, null=False)
+
+    def put_out_less(self, rows: int) -> None:
+        """From now on a step puts out so many rows less: whoever holds the join puts them out beside it."""
+        if self._output_rows != _NO_LIMIT:
+            self._output_rows = max(1, min(self._output_rows, OUTPUT_ROWS - rows))
 
     def finish(self, counts: StepCounts) -> Step:
         """The step: the counts of the join itself, plus what was collected here."""

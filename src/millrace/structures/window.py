@@ -58,6 +58,7 @@ class Window:
             budget.reserve("window rows", self._row_limit)
             self.rows = RowStore(schema, capacity)
         self._offered = 0
+        self.given: Int64Array | None = None  # numbers of the tuples that come next; None: they are counted here
         self.arrived = 0  # since the last step
         self.null_slots = np.zeros(0, np.int64)
         self.impossible_slots = np.zeros(0, np.int64)
@@ -83,7 +84,7 @@ class Window:
         encoded = self.encode(batch)
         slots = self._take_free(count)
         self.code[slots] = encoded.codes
-        self.sequence[slots] = np.arange(self._offered, self._offered + count)
+        self.sequence[slots] = np.arange(self._offered, self._offered + count) if self.given is None else self.given[:count]
         self.entered[slots] = self.steps
         self.matched[slots] = False
         if self.rows is not None:
@@ -152,6 +153,18 @@ class Windowed:
     _window: Window
     _budget: Budget
 
+    def offer(self, batch: pa.RecordBatch) -> int:
+        raise NotImplementedError
+
+    def offer_numbered(self, batch: pa.RecordBatch, numbers: Int64Array, step: int) -> int:
+        """`offer`, for whoever holds this join and counts tuples and steps himself: the tuples have these numbers, and enter in
+        this step."""
+        self._window.given, self._window.steps = numbers, step
+        try:
+            return self.offer(batch)
+        finally:
+            self._window.given = None
+
     @property
     def capacity(self) -> int:
         """Tuples that can wait at once."""
@@ -165,6 +178,8 @@ class Windowed:
 def _kept_columns(relation: Relation, spec: JoinSpec) -> list[str]:
     """Stream columns a waiting tuple must keep: those of the output, and what is compared where its code is not all of it."""
     kept = list(spec.carry)
+    if spec.returnable:
+        kept += [name for name, _ in spec.on if name not in kept]
     if spec.condition is not None:
         condition = spec.condition
         compared = condition.stream_columns(spec.stream_schema)
