@@ -14,6 +14,10 @@ from millrace.core.conditions import Condition, Kind
 from millrace.core.errors import BudgetError, ParameterError, StrategyError
 from millrace.core.least_memory import fits, least_memory
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
+from millrace.joins.chybridjoin import CHybridJoin
+from millrace.joins.cinlj import CachedIndexNestedLoopJoin
+from millrace.joins.cmeshjoin import CMeshJoin
+from millrace.joins.csweepjoin import CSweepJoin
 from millrace.joins.hybridjoin import HybridJoin
 from millrace.joins.inlj import IndexNestedLoopJoin
 from millrace.joins.meshjoin import MeshJoin
@@ -45,6 +49,7 @@ class Algorithm:
     told: tuple[Told, ...] = ()
     drained: Mapping[str, Any] = field(default_factory=dict)
     instant: bool = False  # if pages lie in memory, a look-up in place gives the same rows sooner
+    cached: bool = False  # has a front stage; takes `cache_share`, `threshold`, and `hot`, the rows of an earlier one
 
     def parameters(self, **known: Any) -> dict[str, Any]:
         """The parameters of a join, for a host that drains the join and knows `known`."""
@@ -56,6 +61,8 @@ class Algorithm:
         found: Callable[..., Any] = self.join.divide  # type: ignore[attr-defined]
         return found
 
+
+_CACHING = "Naeem, Dobbie, Lutteroth, Weber, Skewed Distributions in Semi-Stream Joins: How Much Can Caching Help?"
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     Algorithm(
@@ -109,6 +116,45 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         hosts=("process", "spark"),
         told=("costs", "window_tuples"),
         instant=True,
+    ),
+    Algorithm(
+        name="cinlj",
+        join=CachedIndexNestedLoopJoin,
+        paper=_CACHING,
+        needs_index=True,
+        conditions=("equality",),
+        hosts=("process", "spark"),
+        drained={"tuples_per_step": None, "pool_bytes": "rest"},
+        cached=True,
+    ),
+    Algorithm(
+        name="cmeshjoin",
+        join=CMeshJoin,
+        paper=_CACHING,
+        needs_index=False,
+        conditions=("equality",),
+        hosts=("process", "spark"),
+        cached=True,
+    ),
+    Algorithm(
+        name="chybridjoin",
+        join=CHybridJoin,
+        paper=_CACHING,
+        needs_index=True,
+        conditions=("equality",),
+        hosts=("process", "spark"),
+        cached=True,
+    ),
+    Algorithm(
+        name="csweepjoin",
+        join=CSweepJoin,
+        paper="ours",
+        needs_index=True,
+        conditions=("equality",),
+        hosts=("process", "spark"),
+        told=("costs", "window_tuples"),
+        instant=True,
+        cached=True,
     ),
 )
 

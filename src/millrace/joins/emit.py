@@ -45,7 +45,7 @@ class Watcher(Protocol):
     """Is told what a join finds out, while the pages are at hand: a front stage that learns which keys come often."""
 
     def met(self, run: PageRun, slots: Int64Array, rows: Int64Array) -> None:
-        """Tuple `slots[i]` met row `rows[i]` of the run. Keys are equal. The window does not count these tuples as matched yet."""
+        """Tuple `slots[i]` met row `rows[i]` of the run. Keys are equal. The window does not call these tuples matched yet."""
 
     def left(self, slots: Int64Array) -> None:
         """These tuples have met all rows that could match."""

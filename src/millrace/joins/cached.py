@@ -1,0 +1,384 @@
+"""A front stage and a back stage, held together: what the cached joins share.
+
+    stream --> [ front stage ] --- hits ---------------> output
+                     | misses
+                     v
+               [ back stage: INLJ, MESHJOIN, HYBRIDJOIN or SWEEPJOIN ] --> output
+
+Both stages have a share of the one budget. With `cache_share="auto"` the share follows what the front stage earns: for a stream
+whose keys are spread evenly the front stage shrinks to a hundredth, for one with hot keys it takes what gives the highest rate.
+If p of the stream is answered in front with a share s of the memory, the back stage has 1 - s of its memory, about 1 - s of its
+rate, and 1 - p of the tuples: the rate of both goes with (1 - s) / (1 - p). The scores of the keys in memory say what p would be
+for other shares. To change the share, the join takes no tuples until all have left, and then both stages are made anew.
+
+A step makes a step of both stages. If the front stage alone had no room for more tuples, up to `_FRONT_STEPS` steps put out
+what it found, so that the back stage does not read with a window that could have been filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.arrays import Int64Array
+from millrace.core.budget import Budget, format_bytes
+from millrace.core.errors import BudgetError, ParameterError
+from millrace.core.protocols import JoinSpec, Relation
+from millrace.core.step import Step, StepCounts
+from millrace.joins.emit import Emitter
+from millrace.joins.front_stage import FrontSizing, FrontStage, Threshold, divide_front, kept_schema, least_front_bytes
+from millrace.joins.hot_rows import HotRows
+from millrace.structures.window import Window
+
+CacheShare = float | int | Literal["auto"]
+
+FIRST_SHARE = 0.15  # the share that the paper finds best; where "auto" begins
+LEAST_SHARE = 1 / 128
+_SHARES = (LEAST_SHARE, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+_BETTER = 1.05  # a change must promise this much, because all tuples have to leave first
+_FRONT_STEPS = 4
+_FEW_TUPLES = 16  # looked up at a time where most of them are not taken
+
+
+class Division(NamedTuple):
+    """How a cached join divides its budget. Without a front stage, `front` is None."""
+
+    front: FrontSizing | None
+    back_bytes: int
+
+
+class _Back:
+    """The back stage: how it is made, and how it would divide a budget."""
+
+    def __init__(self, join: Any, parameters: dict[str, Any]) -> None:
+        self.make = partial(join, **parameters)
+        self.divide = partial(join.divide, **parameters)
+
+
+def _divide(
+    relation: Relation, spec: JoinSpec, budget: Budget, back: _Back, *,
+    cache_share: CacheShare, recent: bool, now: float | None = None,
+) -> Division:  # fmt: skip
+    """The parts of both stages. `now`: the share, if it has changed."""
+    check_share(cache_share)
+    free = budget.free_bytes
+    if cache_share == 0 or relation.resident or not HotRows.serves(kept_schema(relation, spec)):
+        back.divide(relation, spec, Budget(max(1, free)))
+        return Division(None, free)
+    least = least_front_bytes(relation, spec)
+    share = (FIRST_SHARE if cache_share == "auto" else cache_share) if now is None else now
+    front = max(least, int(share * free))
+    if cache_share == "auto":
+        _check_back(relation, spec, budget, back, free - least, lambda needed: needed + least)
+        front = _fitting(relation, spec, back, free, front, least)
+    else:
+        _check_back(relation, spec, budget, back, free - front, lambda needed: max(needed + least, _grown(needed, share)))
+    return Division(divide_front(relation, spec, front, recent=recent), free - front)
+
+
+def _grown(needed: int, share: float) -> int:
+    return int(needed / (1 - share)) + 1 if share < 1 else 1 << 60
+
+
+def _check_back(
+    relation: Relation, spec: JoinSpec, budget: Budget, back: _Back, rest: int, total: Callable[[int], int]
+) -> None:
+    """An error that says what both stages need together, if `rest` is too small for the back stage."""
+    try:
+        back.divide(relation, spec, Budget(max(1, rest)))
+    except BudgetError as small:
+        needed = budget.used_bytes + total(small.needed_bytes)
+        if needed >= 1 << 60:
+            raise ParameterError("cache_share=1 leaves nothing for the rows that wait; give a smaller share") from None
+        raise BudgetError(
+            f"the memory budget of {format_bytes(budget.memory_bytes)} is too small for the back stage and one page of cache; "
+            f"give memory={needed} or more",
+            needed,
+        ) from small
+
+
+def _fitting(relation: Relation, spec: JoinSpec, back: _Back, free: int, front: int, least: int) -> int:
+    """The front stage as wanted, or less where the back stage needs the memory."""
+    while front > least:
+        try:
+            back.divide(relation, spec, Budget(max(1, free - front)))
+            return front
+        except BudgetError:
+            front = max(least, front // 2)
+    return front
+
+
+def check_share(share: Any) -> None:
+    if share == "auto":
+        return
+    if isinstance(share, (bool, str)) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        raise ParameterError(f'cache_share must be "auto" or between 0 and 1; got {share!r}')
+
+
+def check_threshold(threshold: Any) -> None:
+    if threshold == "auto":
+        return
+    if isinstance(threshold, (bool, str)) or not isinstance(threshold, (int, float)) or not threshold >= 1:
+        raise ParameterError(f'threshold must be "auto" or a number of tuples, at least 1; got {threshold!r}')
+
+
+class CachedJoin:
+    """A front stage held together with a back stage. Subclasses say which back stage.
+
+    `cache_share`: the front stage's share of the memory, 0 to 1, or "auto". 0: no front stage. `threshold`: how many tuples
+    must wait for a key before its rows come in, or "auto". `hot`: the rows of an earlier front stage of the same kind. Further
+    parameters are those of the back stage.
+
+    Where pages are used in place, and where lists, structs or maps are put out, there is no front stage.
+    """
+
+    back_class: ClassVar[Any]
+    counts_recent_keys: ClassVar[bool] = False  # for a back stage in which tuples do not wait for each other
+
+    def __init__(
+        self, relation: Relation, spec: JoinSpec, budget: Budget, *,
+        cache_share: CacheShare = "auto", threshold: Threshold = "auto", hot: HotRows | None = None, **parameters: Any,
+    ) -> None:  # fmt: skip
+        check_threshold(threshold)
+        self._relation, self._spec, self._budget = relation, spec, budget
+        self._how = _Back(self.back_class, parameters)
+        self._wanted_share, self._threshold = cache_share, threshold
+        self._free = budget.free_bytes
+        division = self.divide(relation, spec, budget, cache_share=cache_share, threshold=threshold, **parameters)
+        budget.reserve("front and back stage", self._free)
+        self._offered = self._steps = 0
+        self._next = 0  # the number of the next tuple
+        self._in_a_row = 0  # steps of the front stage alone
+        self._front_was_full = False
+        self._ahead = 1024  # tuples that are looked up at a time
+        self._seen = (relation.rows, relation.pages)
+        self._next_share: float | None = None  # the share to change to, once all tuples have left
+        self._build(division, hot)
+
+    def _build(self, division: Division, hot: HotRows | None = None) -> None:
+        """Make both stages."""
+        self.front: FrontStage | None = None
+        if division.front is not None:
+            if hot is not None and hot.nbytes > division.front.hot_bytes:
+                hot = None
+            self.front = FrontStage(self._relation, self._spec, division.front, self._threshold, hot)
+        self._back_budget = Budget(division.back_bytes)
+        self.back = self._how.make(self._relation, self._spec, self._back_budget)
+        self._trial_ends = self._offered + self._trial()
+        self._trial_hits = self._trial_tuples = 0
+        if self.front is not None:
+            self.front.learn_from(self._back_window, self._back_emitter)
+            self._back_emitter.put_out_less(self.front.output_rows)
+
+    @classmethod
+    def divide(
+        cls, relation: Relation, spec: JoinSpec, budget: Budget, *,
+        cache_share: CacheShare = "auto", threshold: Threshold = "auto", hot: HotRows | None = None, **parameters: Any,
+    ) -> Division:  # fmt: skip
+        """How the budget would be shared out; an error if it is too small. No array is made."""
+        check_threshold(threshold)
+        back = _Back(cls.back_class, parameters)
+        return _divide(relation, spec, budget, back, cache_share=cache_share, recent=cls.counts_recent_keys)
+
+    @property
+    def _back_window(self) -> Window:
+        return cast(Window, self.back._window)
+
+    @property
+    def _back_emitter(self) -> Emitter:
+        return cast(Emitter, self.back._emitter)
+
+    @property
+    def cache_share(self) -> float:
+        """The share of the memory that the front stage has now."""
+        return self.front.budget.memory_bytes / self._free if self.front is not None else 0.0
+
+    @property
+    def capacity(self) -> int:
+        """Tuples that can wait at once."""
+        return int(self.back.capacity)
+
+    @property
+    def pending(self) -> int:
+        return int(self.back.pending) + (self.front.pending if self.front is not None else 0)
+
+    @property
+    def longest_wait(self) -> int:
+        """As long as in the back stage: a tuple that the front stage answers does not wait."""
+        return int(self.back.longest_wait)
+
+    @property
+    def bytes_used(self) -> int:
+        return self._back_budget.used_bytes + (self.front.budget.used_bytes if self.front is not None else 0)
+
+    def offer(self, batch: pa.RecordBatch) -> int:
+        return self.offer_numbered(batch, np.arange(self._next, self._next + batch.num_rows), self._steps)
+
+    def offer_numbered(self, batch: pa.RecordBatch, numbers: Int64Array, step: int) -> int:
+        """`offer`, for whoever holds this join and counts tuples and steps himself."""
+        self._front_was_full = False
+        self._steps = step
+        if self._next_share is not None and self.pending:
+            return 0
+        self._look_at_relation()
+        taken = 0
+        while taken < batch.num_rows:
+            some = batch.slice(taken, self._ahead if self.front is not None else batch.num_rows)
+            count = self._offer(some, numbers[taken : taken + some.num_rows])
+            taken += count
+            if count < some.num_rows:
+                self._ahead = max(_FEW_TUPLES, min(self._ahead, 2 * count))
+                break
+            if self.front is not None and some.num_rows == self._ahead:
+                self._ahead = min(2 * self._ahead, self.front.rows_at_once)
+        return taken
+
+    def _offer(self, batch: pa.RecordBatch, numbers: Int64Array) -> int:
+        """Offer tuples that are looked up at once."""
+        if self.front is None:
+            taken = int(self.back.offer_numbered(batch, numbers, self._steps))
+            self._note_taken(taken, numbers)
+            return taken
+        entries, codes = self.front.find(batch)
+        hits = np.flatnonzero(entries >= 0)
+        upto = batch.num_rows
+        fit = self.front.fits(entries[hits])
+        if fit < len(hits):
+            upto = int(hits[fit])
+            self._front_was_full = True
+        misses = np.flatnonzero(entries[:upto] < 0)
+        if len(misses):
+            missed = batch.slice(0, upto) if len(misses) == upto else batch.take(pa.array(misses))
+            went = int(self.back.offer_numbered(missed, numbers[misses], self._steps))
+            if went < len(misses):
+                upto = int(misses[went])
+                self._front_was_full = False
+                misses = misses[:went]
+        hits = hits[: np.searchsorted(hits, upto)]
+        self.front.note(upto, entries[hits], codes[misses])
+        if len(hits):
+            answered = batch.slice(0, upto) if len(hits) == upto else batch.take(pa.array(hits))
+            self.front.answer(answered, entries[hits], numbers[hits], self._steps)
+        self._trial_tuples += upto
+        self._trial_hits += len(hits)
+        self._note_taken(upto, numbers)
+        return upto
+
+    def _note_taken(self, count: int, numbers: Int64Array) -> None:
+        self._offered += count
+        self._next = max(self._next, 1 + int(numbers[:count].max(initial=-1)))
+
+    def step(self) -> Step:
+        self._look_at_relation()
+        if self.front is None:
+            step = self._back_step()
+        else:
+            self.front.now = self._next
+            step = self._step_of_both(self.front)
+        self._steps += 1
+        if self._wanted_share == "auto" and self.front is not None:
+            self._weigh(self.front)
+        return step
+
+    def _back_step(self) -> Step:
+        self._back_window.steps = self._steps
+        return cast(Step, self.back.step())
+
+    def _step_of_both(self, front: FrontStage) -> Step:
+        alone = self._front_was_full and front.pending and self._in_a_row < _FRONT_STEPS
+        self._front_was_full = False
+        if alone:
+            self._in_a_row += 1
+            step, window = front.step(self._steps), self._back_window
+            came, window.arrived = window.arrived, 0
+            return replace(step, counts=step.counts + StepCounts(tuples_in=came))
+        back = self._back_step()  # first: if it fails, nothing of the front stage is lost
+        self._in_a_row = 0
+        return _together(back, front.step(self._steps))
+
+    def _look_at_relation(self) -> None:
+        """If the relation has grown, what is in memory may not be all rows of a key any more."""
+        seen = (self._relation.rows, self._relation.pages)
+        if seen != self._seen:
+            self._seen = seen
+            if self.front is not None:
+                self.front.forget(self._next)
+
+    # --- the share of the front stage
+
+    def _trial(self) -> int:
+        """Tuples to see before the share is looked at: both stages are in their stride by then."""
+        return 2 * self.back.capacity + (2 * self.front.hot.period if self.front is not None else 0)
+
+    def _weigh(self, front: FrontStage) -> None:
+        """At the end of a trial, find the share that would give the highest rate."""
+        if self._next_share is not None:
+            if not self.pending:
+                self._change_share(front, self._next_share)
+            return
+        if self._offered < self._trial_ends:
+            return
+        best = best_share(self.cache_share, self._trial_hits / max(1, self._trial_tuples), np.sort(front.hot.scores())[::-1])
+        self._trial_ends = self._offered + 4 * self._trial()
+        self._trial_hits = self._trial_tuples = 0
+        least = least_front_bytes(self._relation, self._spec) / self._free
+        if abs(max(best, least) - self.cache_share) > 1e-3 and max(best, least) <= 0.5:
+            self._next_share = max(best, least)
+
+    def _change_share(self, front: FrontStage, share: float) -> None:
+        """All tuples have left: make both stages anew, and keep the rows that are wanted most."""
+        self._next_share = None
+        empty = Budget(self._free)
+        try:
+            division = _divide(
+                self._relation, self._spec, empty, self._how, cache_share="auto", recent=self.counts_recent_keys, now=share
+            )
+        except BudgetError:
+            return
+        del self.back, self._back_budget
+        self._build(division)
+        assert self.front is not None
+        self.front.since = front.since
+        front.hot.move_to(self.front.hot)
+
+
+def best_share(share: float, hit_share: float, scores: Any) -> float:
+    """The share with the highest rate, if another is clearly better than this one; otherwise this one.
+
+    `scores`: of the keys in memory, the highest first. They say how much of the stream fewer keys would answer. For more keys,
+    the growth from half of the keys to all of them is carried on, as by Zipf's law: as much for each doubling.
+    """
+    total = float(scores.sum()) if len(scores) else 0.0
+    if total <= 0:
+        return LEAST_SHARE if share > 2 * LEAST_SHARE else share
+    upto = np.cumsum(scores) / total * hit_share
+    doubling = float(upto[-1] - upto[max(0, len(upto) // 2 - 1)])
+
+    def rate(other: float) -> float:
+        keys = len(scores) * other / share
+        if keys <= len(scores):
+            answered = float(upto[max(0, int(keys) - 1)])
+        else:
+            answered = hit_share + doubling * float(np.log2(keys / len(scores)))
+        return (1 - other) / (1 - min(answered, 0.99))
+
+    best = max(_SHARES, key=rate)
+    return best if rate(best) > _BETTER * rate(share) else share
+
+
+def _together(back: Step, front: Step) -> Step:
+    """The step of both stages."""
+    counts = back.counts + front.counts
+    parts = [step for step in (back, front) if step.output.num_rows]
+    output = parts[0].output if len(parts) == 1 else back.output
+    if len(parts) == 2:
+        output = pa.concat_batches([back.output, front.output])
+    return Step(
+        counts, output, np.concatenate((back.sequence, front.sequence)),
+        np.concatenate((back.entered, front.entered)), np.concatenate((back.left, front.left)),
+    )  # fmt: skip

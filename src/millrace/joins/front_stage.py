@@ -1,0 +1,465 @@
+"""The front stage of a cached join: keys that come often are answered from rows in memory, before the back stage sees them.
+
+    stream --> [ hot rows: key -> all rows of the key ] --- hit ---> output
+                       |            ^
+                      miss          | rows of keys that came often
+                       v            |
+               [ back stage: any join ] --> output
+
+The front stage learns from what the back stage finds. A row that several waiting tuples meet at once has a key that comes
+often: the row is copied while its page is at hand. All rows of a key come in, or none: where keys repeat in the relation, the
+rows that one tuple meets are collected until the tuple leaves, because then it has met all of them. A tuple that leaves without a match
+shows that its key is absent, which is kept as well (where a code says all of a key).
+
+`threshold` is how many tuples must wait for a key before its rows come in. With "auto" it falls while there is room, and rises
+when keys leave soon after they came. When the relation grows, everything is forgotten, and only tuples that came later teach.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.arrays import BoolArray, Int32Array, Int64Array
+from millrace.core.budget import Budget
+from millrace.core.protocols import JoinSpec, PageRun, Relation
+from millrace.core.rowbytes import sizes_of
+from millrace.core.step import Step, StepCounts
+from millrace.joins.emit import Emitter, mean_row_bytes, output_row_bytes
+from millrace.joins.hot_rows import HotKeys, HotRows
+from millrace.joins.recent_keys import RecentKeys
+from millrace.structures.rows import all_fixed
+from millrace.structures.window import Window, row_bytes
+
+Threshold = int | float | Literal["auto"]
+
+_LEAST_OUTPUT_ROWS = 64
+_MOST_OUTPUT_ROWS = 16_384
+_OUTPUT_SHARE = 8  # of the front stage's memory, for the rows of a step
+_SCRATCH_BYTES = 64  # per tuple that is looked up: code, entry, flags, positions, pairs
+_RECENT_SHARE = 16
+_COLLECT_SHARE = 16
+_MOST_COLLECTED = 256  # keys whose rows are collected at a time
+_MOST_THRESHOLD = 64
+_MANY_LEFT, _FEW_LEFT = 0.05, 0.005  # of the keys, in a period
+
+
+@dataclass(frozen=True)
+class FrontSizing:
+    """How the memory of a front stage is divided."""
+
+    memory_bytes: int
+    output_rows: int
+    recent_bytes: int
+    collect_bytes: int
+    hot_bytes: int
+
+    @property
+    def rows_at_once(self) -> int:
+        """Tuples that are looked up at a time."""
+        return self.output_rows
+
+
+def kept_schema(relation: Relation, spec: JoinSpec) -> pa.Schema:
+    """What is kept of a relation row: the columns of the output, and the key where its code does not say all of it."""
+    names = dict.fromkeys((*spec.columns, *(() if relation.codec.exact else relation.key)))
+    return pa.schema([relation.schema.field(name) for name in names])
+
+
+def divide_front(relation: Relation, spec: JoinSpec, memory_bytes: int, *, recent: bool) -> FrontSizing:
+    """The parts of a front stage in so much memory."""
+    each = _row_price(relation, spec)
+    rows = min(max(_LEAST_OUTPUT_ROWS, memory_bytes // _OUTPUT_SHARE // each), _MOST_OUTPUT_ROWS)
+    recent_bytes = memory_bytes // _RECENT_SHARE if recent else 0
+    collect_bytes = max(relation.page_bytes, memory_bytes // _COLLECT_SHARE)
+    hot_bytes = memory_bytes - rows * each - recent_bytes - collect_bytes
+    return FrontSizing(memory_bytes, rows, recent_bytes, collect_bytes, hot_bytes)
+
+
+def least_front_bytes(relation: Relation, spec: JoinSpec) -> int:
+    """Memory of the smallest front stage: it can hold one page of rows."""
+    least = _LEAST_OUTPUT_ROWS * _row_price(relation, spec) + relation.page_bytes + HotRows.least_bytes(relation.page_bytes)
+    return least * _RECENT_SHARE // (_RECENT_SHARE - 1) + 1024
+
+
+def _row_price(relation: Relation, spec: JoinSpec) -> int:
+    """Bytes of a row of the output, with its slot and its look-up."""
+    return output_row_bytes(relation, spec) + Window.bytes_per_tuple(relation, spec) + _SCRATCH_BYTES
+
+
+class FrontStage:
+    """Answers tuples whose key it has, and learns keys from the back stage (`learn_from`).
+
+    `hot`: rows that another join of the same kind had in its front stage, if there was one.
+    """
+
+    def __init__(
+        self, relation: Relation, spec: JoinSpec, sizing: FrontSizing, threshold: Threshold, hot: HotRows | None = None
+    ) -> None:
+        self._relation = relation
+        self._spec = spec
+        self._sizing = sizing
+        self.budget = Budget(sizing.memory_bytes)
+        schema = kept_schema(relation, spec)
+        self.hot = hot or HotRows(schema, sizing.hot_bytes, _kept_row_bytes(relation, schema))
+        self.budget.reserve("hot rows", self.hot.nbytes)
+        self.budget.reserve("rows being collected", sizing.collect_bytes)
+        self._window = Window(relation, spec, self.budget, sizing.output_rows)
+        self._emitter = Emitter(relation, spec, self._window, sizing.output_rows)
+        self.budget.reserve("output", min(self.budget.free_bytes, sizing.output_rows * output_row_bytes(relation, spec)))
+        self.recent = RecentKeys(sizing.recent_bytes, self.hot.capacity) if sizing.recent_bytes else None
+        if self.recent is not None:
+            self.budget.reserve("recent keys", self.recent.nbytes)
+        self._auto = threshold == "auto"
+        self.threshold = 2 if threshold == "auto" else max(1, int(np.ceil(threshold)))
+        self._whole = spec.how in ("semi", "anti")  # one row says all of a key
+        self._learning = _Learning(self)
+        self._longest_row = 1 << 62  # bytes: a tuple or a row that would fill the output of a step is left to the back stage
+        if not all_fixed(spec.output_schema(relation)):
+            self._longest_row = sizing.output_rows * row_bytes(spec.output_schema(relation)) // 8
+            self.hot.longest_block = min(self.hot.longest_block, self._longest_row)
+        self.pending = 0
+        self.now = 0  # the number of the next tuple
+        self.since = 0  # only tuples from this number on teach: the relation has not changed since they came
+        self._lookups = self._hits = 0  # since the last step
+        self._checked = 0  # tuples, when the threshold was last looked at
+        self._tuples = 0
+
+    @property
+    def output_rows(self) -> int:
+        """Rows of a step, at most."""
+        return self._sizing.output_rows
+
+    @property
+    def rows_at_once(self) -> int:
+        return self._sizing.rows_at_once
+
+    def learn_from(self, window: Window, emitter: Emitter) -> None:
+        """Watch a back stage."""
+        self._learning.window = window
+        emitter.watcher = self._learning
+
+    @property
+    def room(self) -> int:
+        """Tuples that can still be answered before the next step."""
+        return min(self._emitter.room, self._window.free_slots, max(0, self.output_rows - self.pending))
+
+    def find(self, batch: pa.RecordBatch) -> tuple[Int32Array, Int64Array]:
+        """For each tuple the entry that answers it, or -1; and its code."""
+        encoded = self._window.encode(batch)
+        entries = self.hot.find(encoded.codes)
+        if not encoded.valid.all():
+            entries[~encoded.valid] = -1
+        if not all_fixed(self._window.rows.schema if self._window.rows is not None else pa.schema([])):
+            assert self._window.rows is not None
+            entries[self._window.rows.sizes(batch) > self._longest_row] = -1
+        if not self._relation.codec.exact:
+            self._check_keys(batch, entries)
+        return entries, encoded.codes
+
+    def _check_keys(self, batch: pa.RecordBatch, entries: Int32Array) -> None:
+        """Where only codes are equal, an entry answers if the keys are."""
+        places = np.flatnonzero(entries >= 0)
+        if len(places) == 0:
+            return
+        tuples, records = self.hot.pairs(entries[places])
+        firsts = records[np.flatnonzero(np.diff(tuples, prepend=-1))]  # each entry has a row: absent keys have exact codes
+        found = self.hot.take(firsts, self._relation.key)
+        mine = [batch.column(name).take(pa.array(places)) for name, _ in self._spec.on]
+        entries[places[~self._relation.codec.equal(mine, found.columns)]] = -1
+
+    def answer(self, batch: pa.RecordBatch, entries: Int32Array, numbers: Int64Array, step: int) -> None:
+        """Answer tuples by the entries that were found for them."""
+        self._window.given, self._window.steps = numbers, step
+        taken, slots = self._window.admit(batch, batch.num_rows)
+        self._window.given = None
+        assert taken == len(slots) == batch.num_rows, "a front stage took more tuples than it has room for"
+        tuples, records = self.hot.pairs(entries)
+        self._emitter.pairs(_as_run(self.hot), slots[tuples], records, verified=True)
+        self._emitter.leave(slots)
+        self.pending += taken
+
+    def note(self, tuples: int, hits: Int32Array, missed: Int64Array) -> None:
+        """So many tuples were taken: these entries answered some of them, and these codes went to the back stage."""
+        self.hot.note_hits(hits, tuples)
+        self._lookups += tuples
+        self._hits += len(hits)
+        self._tuples += tuples
+        if self.recent is not None:
+            self.recent.add(missed)
+        if self._auto and self._tuples - self._checked >= max(256, self.hot.period // 16):
+            self._adapt_threshold()
+
+    def fits(self, entries: Int32Array) -> int:
+        """How many tuples, from the first on, can be answered before the next step; each has an entry."""
+        most = min(len(entries), self.room)
+        if self.one_row:
+            return most
+        upto = np.cumsum(np.maximum(self.hot.rows_of(entries[:most]), 1))
+        fit = int(np.searchsorted(upto, self._emitter.room, "right"))
+        return max(fit, 1) if most and not self.pending else fit
+
+    def step(self, number: int) -> Step:
+        """Put out what was answered."""
+        self._window.steps = number
+        counts = StepCounts(front_lookups=self._lookups, front_hits=self._hits)
+        self._lookups = self._hits = 0
+        if self._emitter.behind:
+            step = self._emitter.go_on()
+        else:
+            self._emitter.begin()
+            step = self._emitter.finish(StepCounts())
+        self.pending -= step.counts.removed
+        return Step(step.counts + counts, step.output, step.sequence, step.entered, step.left)
+
+    @property
+    def can_change(self) -> bool:
+        """Whether keys may come and go: nothing that was found waits to be put out."""
+        return not self._emitter.behind
+
+    def forget(self, since: int) -> None:
+        """The relation has changed: keys must be learned again, from tuples with this number or a higher one."""
+        self.hot.clear()
+        self.since = since
+        self._learning.collected.clear()
+
+    def _adapt_threshold(self) -> None:
+        share = self.hot.take_evictions() / max(1, self.hot.keys) * self.hot.period / (self._tuples - self._checked)
+        self._checked = self._tuples
+        if not self.hot.full:
+            self.threshold = max(1, self.threshold - 1)
+        elif share > _MANY_LEFT:
+            self.threshold = min(_MOST_THRESHOLD, self.threshold + 1)
+        elif share < _FEW_LEFT:
+            self.threshold = max(1, self.threshold - 1)
+
+    # --- what is learned
+
+    def scored(self, counts: Int64Array, spans: Int64Array) -> Int64Array:
+        """Hits in a period that a key will have which so many tuples wait for, the oldest since so many tuples."""
+        return np.asarray((counts - 0.5) * self.hot.period / np.maximum(spans, 1))
+
+    def put(self, codes: Int64Array, scores: Int64Array, rows: Int64Array, batch: pa.RecordBatch | None) -> None:
+        """Take in keys with their rows, the highest score first."""
+        self.hot.put(HotKeys(codes, scores.astype(np.float64), rows), batch)
+
+    @property
+    def relation(self) -> Relation:
+        return self._relation
+
+    @property
+    def one_row(self) -> bool:
+        """Whether the first row that is found is all that is needed of a key."""
+        return self._whole or bool(getattr(self._relation, "unique", False))
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.hot.schema.names)
+
+    @property
+    def collect_bytes(self) -> int:
+        return self._sizing.collect_bytes
+
+    @property
+    def tuples(self) -> int:
+        """Tuples that were looked up so far."""
+        return self._tuples
+
+
+class _Learning:
+    """Watches a back stage: which keys come often, and their rows."""
+
+    def __init__(self, front: FrontStage) -> None:
+        self._front = front
+        self.window: Window | None = None
+        self.collected = _Collected()
+
+    def met(self, run: PageRun, slots: Int64Array, rows: Int64Array) -> None:
+        front, window = self._front, self.window
+        if window is None or not front.can_change or len(slots) == 0:
+            return
+        if front.one_row:
+            recent = window.sequence[slots] >= front.since
+            slots, rows = (slots, rows) if recent.all() else (slots[recent], rows[recent])
+            groups = _Groups.of(rows, window.sequence[slots])
+            self._take_rows(run, slots[groups.first], rows[groups.first], groups)
+            return
+        self._begin(slots[~window.matched[slots] & (window.sequence[slots] >= front.since)])
+        mine = self.collected.wanted(slots, window.sequence)
+        if mine.any():
+            self.collected.add(slots[mine], run.take(rows[mine], front.columns) if front.columns else None)
+            if self.collected.nbytes > front.collect_bytes:
+                self.collected.clear()
+
+    def left(self, slots: Int64Array) -> None:
+        front, window = self._front, self.window
+        if window is None or not front.can_change:
+            self.collected.clear()
+            return
+        if len(self.collected):
+            self._complete(slots)
+        if not front.relation.codec.exact:
+            return
+        alone = slots[~window.matched[slots] & (window.sequence[slots] >= front.since)]
+        if len(alone):
+            groups = _Groups.of(window.code[alone], window.sequence[alone])
+            codes, scores = self._worth(window.code[alone[groups.first]], groups)
+            front.put(codes, scores, np.zeros(len(codes), np.int64), None)
+
+    def _worth(self, codes: Int64Array, groups: _Groups) -> tuple[Int64Array, Int64Array]:
+        """Of these keys, those that come often enough and are not here, the most wanted first, with their scores."""
+        which, scores = self._often(codes, groups)
+        return codes[which], scores
+
+    def _often(self, codes: Int64Array, groups: _Groups) -> tuple[Int64Array, Int64Array]:
+        front = self._front
+        counts, spans = groups.counts, np.maximum(1, front.now - groups.oldest)
+        if front.recent is not None:
+            counts, spans = front.recent.counts(codes), np.full(len(codes), front.recent.span)
+        often = np.flatnonzero(counts >= front.threshold)
+        often = often[front.hot.find(codes[often]) < 0]
+        scores = front.scored(counts[often], spans[often])
+        order = np.argsort(-scores, kind="stable")
+        order = order[np.sort(np.unique(codes[often[order]], return_index=True)[1])]
+        return often[order], scores[order]
+
+    def _take_rows(self, run: PageRun, slots: Int64Array, rows: Int64Array, groups: _Groups) -> None:
+        """Copy rows, each of which is all that its key needs."""
+        front, window = self._front, self.window
+        assert window is not None
+        codes = window.code[slots]
+        which, scores = self._often(codes, groups)
+        if len(which) == 0:
+            return
+        limit = front.collect_bytes
+        batch = run.take(rows[which], front.columns, limit) if front.columns else None
+        some = len(which) if batch is None else batch.num_rows
+        front.put(codes[which[:some]], scores[:some], np.ones(some, np.int64), batch)
+
+    def _begin(self, fresh: Int64Array) -> None:
+        """Begin to collect the rows of keys that come often: of one tuple of each, which has met no row before."""
+        window = self.window
+        assert window is not None
+        fresh = np.unique(fresh)
+        if len(fresh) == 0 or len(self.collected) >= _MOST_COLLECTED:
+            return
+        groups = _Groups.of(window.code[fresh], window.sequence[fresh])
+        slots = fresh[groups.first]
+        which, scores = self._often(window.code[slots], groups)
+        new = ~self.collected.has(window.code[slots[which]])
+        which, scores = which[new][:_MOST_COLLECTED], scores[new][:_MOST_COLLECTED]
+        self.collected.begin(slots[which], window.sequence[slots[which]], window.code[slots[which]], scores)
+
+    def _complete(self, slots: Int64Array) -> None:
+        """Tuples leave: the rows that were collected for them are all rows of their keys."""
+        assert self.window is not None
+        codes, scores, rows, batch = self.collected.take(slots, self.window.sequence)
+        fresh = self._front.hot.find(codes) < 0
+        if fresh.all() and len(codes):
+            self._front.put(codes, scores, rows, batch)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Tuples by what they met: the place of one tuple of each group, how many there are, and the number of the oldest."""
+
+    first: Int64Array
+    counts: Int64Array
+    oldest: Int64Array
+
+    @staticmethod
+    def of(what: Int64Array, numbers: Int64Array) -> _Groups:
+        order = np.argsort(what, kind="stable")
+        starts = np.flatnonzero(np.diff(what[order], prepend=what[order[:1]] - 1)) if len(what) else order
+        counts = np.diff(starts, append=len(what))
+        oldest = np.minimum.reduceat(numbers[order], starts) if len(starts) else order
+        return _Groups(order[starts], counts, oldest)
+
+
+class _Collected:
+    """Rows of keys that are not complete yet, by the tuple that meets them."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._slots = self._numbers = self._codes = np.zeros(0, np.int64)
+        self._scores = np.zeros(0, np.float64)
+        self._met: list[Int64Array] = []
+        self._rows: list[pa.RecordBatch] = []
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def has(self, codes: Int64Array) -> BoolArray:
+        return np.isin(codes, self._codes)
+
+    def begin(self, slots: Int64Array, numbers: Int64Array, codes: Int64Array, scores: Int64Array) -> None:
+        gone = np.isin(self._slots, slots)  # tuples that were given back: others have their slots
+        self._drop(gone)
+        self._slots = np.concatenate((self._slots, slots))
+        self._numbers = np.concatenate((self._numbers, numbers))
+        self._codes = np.concatenate((self._codes, codes))
+        self._scores = np.concatenate((self._scores, scores))
+
+    def wanted(self, slots: Int64Array, sequence: Int64Array) -> BoolArray:
+        """Which pairs are of a tuple that is watched."""
+        still = self._slots[sequence[self._slots] == self._numbers]
+        return np.isin(slots, still)
+
+    def add(self, slots: Int64Array, rows: pa.RecordBatch | None) -> None:
+        self._met.append(slots)
+        if rows is not None:
+            self._rows.append(rows)
+            self.nbytes += int(sizes_of(rows.columns, rows.num_rows).sum())
+        self.nbytes += slots.nbytes
+
+    def take(self, left: Int64Array, sequence: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, pa.RecordBatch | None]:
+        """Codes, scores, numbers of rows, and rows of the tuples that leave. They are not watched any more."""
+        done = np.isin(self._slots, left) & (sequence[self._slots] == self._numbers)
+        slots = self._slots[done]
+        order = np.argsort(-self._scores[done], kind="stable")
+        slots, codes, scores = slots[order], self._codes[done][order], self._scores[done][order]
+        met = np.concatenate((np.zeros(0, np.int64), *self._met))
+        rank = np.full(int(max(met.max(initial=0), slots.max(initial=0))) + 1, -1)
+        rank[slots] = np.arange(len(slots))
+        which = np.flatnonzero(rank[met] >= 0)
+        which = which[np.argsort(rank[met[which]], kind="stable")]
+        counts = np.bincount(rank[met[which]], minlength=len(slots)).astype(np.int64)
+        batch = pa.concat_batches(self._rows).take(pa.array(which)) if self._rows else None
+        self._drop(done)
+        return codes, scores, counts, batch
+
+    def _drop(self, gone: BoolArray) -> None:
+        if not gone.any():
+            return
+        slots, keep = self._slots[gone], ~gone
+        self._slots, self._numbers, self._codes = self._slots[keep], self._numbers[keep], self._codes[keep]
+        self._scores = self._scores[keep]
+        if not len(self._slots):
+            self.clear()
+            return
+        met = np.concatenate((np.zeros(0, np.int64), *self._met))
+        stay = np.flatnonzero(~np.isin(met, slots))
+        self._met = [met[stay]]
+        self._rows = [pa.concat_batches(self._rows).take(pa.array(stay))] if self._rows else []
+        self.nbytes = met[stay].nbytes + sum(rows.nbytes for rows in self._rows)
+
+
+def _kept_row_bytes(relation: Relation, schema: pa.Schema) -> int:
+    """Bytes of a row that is kept, about."""
+    fixed = row_bytes(pa.schema([field for field in schema if all_fixed(pa.schema([field]))])) + -(-len(schema) // 8)
+    if all_fixed(schema):
+        return fixed
+    texts = [field for field in schema if not all_fixed(pa.schema([field]))]
+    others = row_bytes(pa.schema([field for field in relation.schema if all_fixed(pa.schema([field]))]))
+    return fixed + 4 * len(texts) + max(4 * len(texts), mean_row_bytes(relation) - others)
+
+
+def _as_run(hot: HotRows) -> PageRun:
+    """Rows in memory in the place of a run of pages: only `take` is used of it, with addresses for rows."""
+    return hot  # type: ignore[return-value]
