@@ -8,16 +8,16 @@
 Both stages have a share of the one budget. With `cache_share="auto"` the share follows what the front stage earns: for a stream
 whose keys are spread evenly the front stage shrinks to a hundredth, for one with hot keys it takes what gives the highest rate.
 If p of the stream is answered in front with a share s of the memory, the back stage has 1 - s of its memory, about 1 - s of its
-rate, and 1 - p of the tuples: the rate of both goes with (1 - s) / (1 - p). The scores of the keys in memory say what p would be
-for other shares. To change the share, the join takes no tuples until all have left, and then both stages are made anew.
+rate, and 1 - p of the tuples: the rate of both goes with (1 - s) / (1 - p). The scores of the keys in memory tell p for other
+shares. To change the share, the join takes no tuples until all have left, and then both stages are made anew.
 
-A step makes a step of both stages. If the front stage alone had no room for more tuples, up to `_FRONT_STEPS` steps put out
-what it found, so that the back stage does not read with a window that could have been filled.
+A step makes a step of both stages. If the front stage alone had no room for more tuples, some steps only put out what it found,
+so that the back stage does not read with a window that could have been filled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.protocols import JoinSpec, Relation
@@ -39,9 +39,10 @@ CacheShare = float | int | Literal["auto"]
 
 FIRST_SHARE = 0.15  # the share that the paper finds best; where "auto" begins
 LEAST_SHARE = 1 / 128
-_SHARES = (LEAST_SHARE, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+SHARES = (LEAST_SHARE, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 _BETTER = 1.05  # a change must promise this much, because all tuples have to leave first
-_FRONT_STEPS = 4
+_FRONT_STEPS = 4, 64  # of the front stage alone, one after the other: more where tuples wait long anyway
+_LITTLE = 0.5  # a front stage that answers less than this part of its share does not earn it
 _FEW_TUPLES = 16  # looked up at a time where most of them are not taken
 
 
@@ -64,14 +65,14 @@ def _divide(
     relation: Relation, spec: JoinSpec, budget: Budget, back: _Back, *,
     cache_share: CacheShare, recent: bool, now: float | None = None,
 ) -> Division:  # fmt: skip
-    """The parts of both stages. `now`: the share, if it has changed."""
+    """The parts of both stages. `now`: the share to begin with, or to change to, where it is not fixed."""
     check_share(cache_share)
     free = budget.free_bytes
     if cache_share == 0 or relation.resident or not HotRows.serves(kept_schema(relation, spec)):
         back.divide(relation, spec, Budget(max(1, free)))
         return Division(None, free)
     least = least_front_bytes(relation, spec)
-    share = (FIRST_SHARE if cache_share == "auto" else cache_share) if now is None else now
+    share = (FIRST_SHARE if now is None else now) if cache_share == "auto" else cache_share
     front = max(least, int(share * free))
     if cache_share == "auto":
         _check_back(relation, spec, budget, back, free - least, lambda needed: needed + least)
@@ -139,6 +140,7 @@ class CachedJoin:
 
     back_class: ClassVar[Any]
     counts_recent_keys: ClassVar[bool] = False  # for a back stage in which tuples do not wait for each other
+    shares: ClassVar[tuple[float, ...]] = SHARES  # to choose from; with one share there is nothing to weigh
 
     def __init__(
         self, relation: Relation, spec: JoinSpec, budget: Budget, *,
@@ -153,6 +155,7 @@ class CachedJoin:
         budget.reserve("front and back stage", self._free)
         self._offered = self._steps = 0
         self._next = 0  # the number of the next tuple
+        self._served = 0  # by the back stage
         self._in_a_row = 0  # steps of the front stage alone
         self._front_was_full = False
         self._ahead = 1024  # tuples that are looked up at a time
@@ -169,8 +172,8 @@ class CachedJoin:
             self.front = FrontStage(self._relation, self._spec, division.front, self._threshold, hot)
         self._back_budget = Budget(division.back_bytes)
         self.back = self._how.make(self._relation, self._spec, self._back_budget)
-        self._trial_ends = self._offered + self._trial()
-        self._trial_hits = self._trial_tuples = 0
+        self._begin_trial(2 * self.back.capacity)
+        self._trials = 0
         if self.front is not None:
             self.front.learn_from(self._back_window, self._back_emitter)
             self._back_emitter.put_out_less(self.front.output_rows)
@@ -183,7 +186,8 @@ class CachedJoin:
         """How the budget would be shared out; an error if it is too small. No array is made."""
         check_threshold(threshold)
         back = _Back(cls.back_class, parameters)
-        return _divide(relation, spec, budget, back, cache_share=cache_share, recent=cls.counts_recent_keys)
+        first = FIRST_SHARE if FIRST_SHARE in cls.shares else cls.shares[0]
+        return _divide(relation, spec, budget, back, cache_share=cache_share, recent=cls.counts_recent_keys, now=first)
 
     @property
     def _back_window(self) -> Window:
@@ -264,8 +268,9 @@ class CachedJoin:
         if len(hits):
             answered = batch.slice(0, upto) if len(hits) == upto else batch.take(pa.array(hits))
             self.front.answer(answered, entries[hits], numbers[hits], self._steps)
-        self._trial_tuples += upto
-        self._trial_hits += len(hits)
+        if self._served >= self._trial_counts:
+            self._trial_tuples += upto
+            self._trial_hits += len(hits)
         self._note_taken(upto, numbers)
         return upto
 
@@ -281,7 +286,7 @@ class CachedJoin:
             self.front.now = self._next
             step = self._step_of_both(self.front)
         self._steps += 1
-        if self._wanted_share == "auto" and self.front is not None:
+        if self._weighs and self.front is not None:
             self._weigh(self.front)
         return step
 
@@ -290,7 +295,8 @@ class CachedJoin:
         return cast(Step, self.back.step())
 
     def _step_of_both(self, front: FrontStage) -> Step:
-        alone = self._front_was_full and front.pending and self._in_a_row < _FRONT_STEPS
+        most = min(max(_FRONT_STEPS[0], self.longest_wait // 2), _FRONT_STEPS[1])
+        alone = self._front_was_full and front.pending and self._in_a_row < most
         self._front_was_full = False
         if alone:
             self._in_a_row += 1
@@ -299,6 +305,7 @@ class CachedJoin:
             return replace(step, counts=step.counts + StepCounts(tuples_in=came))
         back = self._back_step()  # first: if it fails, nothing of the front stage is lost
         self._in_a_row = 0
+        self._served += back.counts.removed
         return _together(back, front.step(self._steps))
 
     def _look_at_relation(self) -> None:
@@ -311,9 +318,20 @@ class CachedJoin:
 
     # --- the share of the front stage
 
-    def _trial(self) -> int:
-        """Tuples to see before the share is looked at: both stages are in their stride by then."""
-        return 2 * self.back.capacity + (2 * self.front.hot.period if self.front is not None else 0)
+    @property
+    def settled(self) -> bool:
+        """Whether the share was weighed once both stages were in their stride, and is not about to change."""
+        return not self._weighs or (self._trials >= 2 and self._next_share is None)
+
+    @property
+    def _weighs(self) -> bool:
+        return self._wanted_share == "auto" and self.front is not None and len(self.shares) > 1
+
+    def _begin_trial(self, tuples: int) -> None:
+        """Let the back stage serve so many tuples before the share is looked at. The last quarter of this time tells how much
+        of the stream is answered in front."""
+        self._trial_counts, self._trial_ends = self._served + 3 * tuples // 4, self._served + tuples
+        self._trial_hits = self._trial_tuples = 0
 
     def _weigh(self, front: FrontStage) -> None:
         """At the end of a trial, find the share that would give the highest rate."""
@@ -321,14 +339,18 @@ class CachedJoin:
             if not self.pending:
                 self._change_share(front, self._next_share)
             return
-        if self._offered < self._trial_ends:
+        if self._served < self._trial_ends:
             return
-        best = best_share(self.cache_share, self._trial_hits / max(1, self._trial_tuples), np.sort(front.hot.scores())[::-1])
-        self._trial_ends = self._offered + 4 * self._trial()
-        self._trial_hits = self._trial_tuples = 0
-        least = least_front_bytes(self._relation, self._spec) / self._free
-        if abs(max(best, least) - self.cache_share) > 1e-3 and max(best, least) <= 0.5:
-            self._next_share = max(best, least)
+        share, answered = self.cache_share, self._trial_hits / max(1, self._trial_tuples)
+        if self._trials:
+            best = best_share(share, answered, np.sort(front.hot.scores())[::-1], self.shares)
+        else:
+            best = LEAST_SHARE if answered < _LITTLE * share else share
+        self._trials += 1
+        self._begin_trial(2 * self.back.capacity + front.hot.period << min(self._trials, 8))
+        best = max(best, least_front_bytes(self._relation, self._spec) / self._free)
+        if abs(best - share) > 1e-3 and best <= max(0.5, share):
+            self._next_share = best
 
     def _change_share(self, front: FrontStage, share: float) -> None:
         """All tuples have left: make both stages anew, and keep the rows that are wanted most."""
@@ -341,13 +363,16 @@ class CachedJoin:
         except BudgetError:
             return
         del self.back, self._back_budget
+        trials = self._trials
         self._build(division)
         assert self.front is not None
+        self._trials = trials
+        self._begin_trial(2 * self.back.capacity + self.front.hot.period << min(trials, 8))
         self.front.since = front.since
         front.hot.move_to(self.front.hot)
 
 
-def best_share(share: float, hit_share: float, scores: Any) -> float:
+def best_share(share: float, hit_share: float, scores: FloatArray, shares: Sequence[float] = SHARES) -> float:
     """The share with the highest rate, if another is clearly better than this one; otherwise this one.
 
     `scores`: of the keys in memory, the highest first. They say how much of the stream fewer keys would answer. For more keys,
@@ -367,7 +392,7 @@ def best_share(share: float, hit_share: float, scores: Any) -> float:
             answered = hit_share + doubling * float(np.log2(keys / len(scores)))
         return (1 - other) / (1 - min(answered, 0.99))
 
-    best = max(_SHARES, key=rate)
+    best = max(shares, key=rate)
     return best if rate(best) > _BETTER * rate(share) else share
 
 

@@ -8,8 +8,8 @@
 
 The front stage learns from what the back stage finds. A row that several waiting tuples meet at once has a key that comes
 often: the row is copied while its page is at hand. All rows of a key come in, or none: where keys repeat in the relation, the
-rows that one tuple meets are collected until the tuple leaves, because then it has met all of them. A tuple that leaves without a match
-shows that its key is absent, which is kept as well (where a code says all of a key).
+rows that one tuple meets are collected until the tuple leaves, because then it has met all of them. A tuple that leaves without
+a match shows that its key is absent, which is kept as well (where a code says all of a key).
 
 `threshold` is how many tuples must wait for a key before its rows come in. With "auto" it falls while there is room, and rises
 when keys leave soon after they came. When the relation grows, everything is forgotten, and only tuples that came later teach.
@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.arrays import BoolArray, Int32Array, Int64Array
+from millrace.core.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import JoinSpec, PageRun, Relation
 from millrace.core.rowbytes import sizes_of
@@ -44,7 +44,7 @@ _RECENT_SHARE = 16
 _COLLECT_SHARE = 16
 _MOST_COLLECTED = 256  # keys whose rows are collected at a time
 _MOST_THRESHOLD = 64
-_MANY_LEFT, _FEW_LEFT = 0.05, 0.005  # of the keys, in a period
+_MANY_LEFT, _FEW_LEFT = 0.3, 0.1  # of the keys, in a period
 
 
 @dataclass(frozen=True)
@@ -238,13 +238,13 @@ class FrontStage:
 
     # --- what is learned
 
-    def scored(self, counts: Int64Array, spans: Int64Array) -> Int64Array:
-        """Hits in a period that a key will have which so many tuples wait for, the oldest since so many tuples."""
-        return np.asarray((counts - 0.5) * self.hot.period / np.maximum(spans, 1))
+    def scored(self, counts: Int64Array, span: int) -> FloatArray:
+        """Hits in a period that keys will have which came so often among so many tuples."""
+        return np.asarray(counts * (self.hot.period / max(span, 1)))
 
-    def put(self, codes: Int64Array, scores: Int64Array, rows: Int64Array, batch: pa.RecordBatch | None) -> None:
+    def put(self, codes: Int64Array, scores: FloatArray, rows: Int64Array, batch: pa.RecordBatch | None) -> None:
         """Take in keys with their rows, the highest score first."""
-        self.hot.put(HotKeys(codes, scores.astype(np.float64), rows), batch)
+        self.hot.put(HotKeys(codes, scores, rows), batch)
 
     @property
     def relation(self) -> Relation:
@@ -309,19 +309,19 @@ class _Learning:
             codes, scores = self._worth(window.code[alone[groups.first]], groups)
             front.put(codes, scores, np.zeros(len(codes), np.int64), None)
 
-    def _worth(self, codes: Int64Array, groups: _Groups) -> tuple[Int64Array, Int64Array]:
+    def _worth(self, codes: Int64Array, groups: _Groups) -> tuple[Int64Array, FloatArray]:
         """Of these keys, those that come often enough and are not here, the most wanted first, with their scores."""
         which, scores = self._often(codes, groups)
         return codes[which], scores
 
-    def _often(self, codes: Int64Array, groups: _Groups) -> tuple[Int64Array, Int64Array]:
+    def _often(self, codes: Int64Array, groups: _Groups) -> tuple[Int64Array, FloatArray]:
         front = self._front
-        counts, spans = groups.counts, np.maximum(1, front.now - groups.oldest)
+        counts, span = groups.counts, front.now - groups.oldest
         if front.recent is not None:
-            counts, spans = front.recent.counts(codes), np.full(len(codes), front.recent.span)
+            counts, span = front.recent.counts(codes), front.recent.span
         often = np.flatnonzero(counts >= front.threshold)
         often = often[front.hot.find(codes[often]) < 0]
-        scores = front.scored(counts[often], spans[often])
+        scores = front.scored(counts[often], span)
         order = np.argsort(-scores, kind="stable")
         order = order[np.sort(np.unique(codes[often[order]], return_index=True)[1])]
         return often[order], scores[order]
@@ -364,19 +364,20 @@ class _Learning:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Tuples by what they met: the place of one tuple of each group, how many there are, and the number of the oldest."""
+    """Tuples by what they met: the place of one tuple of each group, and how many there are. `oldest` is the number of the
+    oldest of all: about since when none of these keys was served. The oldest tuple of a key would tell less: a tuple that was
+    served just after it came would seem to come all the time."""
 
     first: Int64Array
     counts: Int64Array
-    oldest: Int64Array
+    oldest: int
 
     @staticmethod
     def of(what: Int64Array, numbers: Int64Array) -> _Groups:
         order = np.argsort(what, kind="stable")
         starts = np.flatnonzero(np.diff(what[order], prepend=what[order[:1]] - 1)) if len(what) else order
         counts = np.diff(starts, append=len(what))
-        oldest = np.minimum.reduceat(numbers[order], starts) if len(starts) else order
-        return _Groups(order[starts], counts, oldest)
+        return _Groups(order[starts], counts, int(numbers.min()) if len(numbers) else 0)
 
 
 class _Collected:
@@ -398,7 +399,7 @@ class _Collected:
     def has(self, codes: Int64Array) -> BoolArray:
         return np.isin(codes, self._codes)
 
-    def begin(self, slots: Int64Array, numbers: Int64Array, codes: Int64Array, scores: Int64Array) -> None:
+    def begin(self, slots: Int64Array, numbers: Int64Array, codes: Int64Array, scores: FloatArray) -> None:
         gone = np.isin(self._slots, slots)  # tuples that were given back: others have their slots
         self._drop(gone)
         self._slots = np.concatenate((self._slots, slots))
@@ -418,7 +419,7 @@ class _Collected:
             self.nbytes += int(sizes_of(rows.columns, rows.num_rows).sum())
         self.nbytes += slots.nbytes
 
-    def take(self, left: Int64Array, sequence: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, pa.RecordBatch | None]:
+    def take(self, left: Int64Array, sequence: Int64Array) -> tuple[Int64Array, FloatArray, Int64Array, pa.RecordBatch | None]:
         """Codes, scores, numbers of rows, and rows of the tuples that leave. They are not watched any more."""
         done = np.isin(self._slots, left) & (sequence[self._slots] == self._numbers)
         slots = self._slots[done]

@@ -1,5 +1,5 @@
-"""Rows of the relation that the stream wants most, in memory: a key code leads to all rows of its key, or to the note that there
-are none.
+"""Rows of the relation that the stream wants most, in memory: a key code leads to all rows of its key, or to the note that
+there are none.
 
     places   [ . | 2 | . | 0 | ... ]              hash table: entry + 1, or 0; at most half full
     entries  code, block, rows, score, hits       one for each key
