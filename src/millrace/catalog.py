@@ -14,6 +14,7 @@ from millrace.core.conditions import Condition, Kind
 from millrace.core.errors import BudgetError, ParameterError, StrategyError
 from millrace.core.least_memory import fits, least_memory
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
+from millrace.joins.cached import FIRST_SHARE
 from millrace.joins.chybridjoin import CHybridJoin
 from millrace.joins.cinlj import CachedIndexNestedLoopJoin
 from millrace.joins.cmeshjoin import CMeshJoin
@@ -30,6 +31,8 @@ from millrace.joins.xhybridjoin import XHybridJoin
 ConditionName = Literal["equality"] | Kind
 HostName = Literal["process", "spark"]
 Told = Literal["costs", "window_tuples"]  # what a host may know that a join can use: see `Algorithm.told`
+
+_FRONT_PARAMETERS = ("cache_share", "threshold", "hot")  # of every join with a front stage
 
 CONDITIONS: tuple[ConditionName, ...] = ("equality", "between", "near", "similar", "expr")
 
@@ -53,7 +56,8 @@ class Algorithm:
 
     def parameters(self, **known: Any) -> dict[str, Any]:
         """The parameters of a join, for a host that drains the join and knows `known`."""
-        return {**self.drained, **{name: known[name] for name in self.told if name in known}}
+        names = (*self.told, *(_FRONT_PARAMETERS if self.cached else ()))
+        return {**self.drained, **{name: known[name] for name in names if name in known}}
 
     @property
     def divide(self) -> Callable[..., Any]:
@@ -124,7 +128,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),
-        drained={"tuples_per_step": None, "pool_bytes": "rest"},
+        drained={"tuples_per_step": None, "pool_bytes": "rest", "cache_share": 0.5},
         cached=True,
     ),
     Algorithm(
@@ -134,6 +138,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=False,
         conditions=("equality",),
         hosts=("process", "spark"),
+        drained={"cache_share": FIRST_SHARE},
         cached=True,
     ),
     Algorithm(
@@ -143,6 +148,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),
+        drained={"cache_share": FIRST_SHARE},
         cached=True,
     ),
     Algorithm(
@@ -153,6 +159,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         conditions=("equality",),
         hosts=("process", "spark"),
         told=("costs", "window_tuples"),
+        drained={"cache_share": FIRST_SHARE},
         instant=True,
         cached=True,
     ),

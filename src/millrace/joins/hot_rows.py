@@ -13,7 +13,7 @@ count less and less. A key takes the place of another only if its score is highe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ _ENTRY_BYTES = 8 + 8 + 4 + 4 + 4  # code, block, rows, score, hits
 _PLACES_BYTES = 4 * 4  # of an entry, at most
 _POOL_SHARE = 16  # of the entries, the least wanted, stand ready to make room
 _HEAD_BYTES = 8  # of a block
+_CHUNK = 4096  # keys that are copied out at a time
 _DONE, _POOL_EMPTY, _CLOSE_UP = 0, 1, 2  # why a kernel stopped
 
 
@@ -210,18 +211,24 @@ class HotRows:
         count, self._state[_EVICTED] = int(self._state[_EVICTED]), 0
         return count
 
-    def move_to(self, other: HotRows) -> None:
-        """Put the keys that are here into another, the most wanted first."""
+    def chunks(self) -> Iterator[tuple[HotKeys, pa.RecordBatch | None]]:
+        """All keys with their rows, the most wanted first, some at a time."""
         used = int(self._state[_USED])
         estimates = self._estimates(used)
         live = np.flatnonzero(self._rows[:used] >= 0)
-        order = live[np.argsort(-estimates[live], kind="stable")].astype(np.int32)[: other.capacity]
-        scale = other.period / self.period
-        for start in range(0, len(order), 4096):
-            some = order[start : start + 4096]
+        order = live[np.argsort(-estimates[live], kind="stable")].astype(np.int32)
+        for start in range(0, len(order), _CHUNK):
+            some = order[start : start + _CHUNK]
             _, records = self.pairs(some)
             rows = self.take(records, self.schema.names) if len(self.schema) else None
-            other.put(HotKeys(self._code[some], scale * estimates[some], self._rows[some].astype(np.int64)), rows)
+            yield HotKeys(self._code[some], estimates[some], self._rows[some].astype(np.int64)), rows
+
+    def move_to(self, other: HotRows) -> None:
+        """Put the keys that are here into another, the most wanted first."""
+        for keys, rows in self.chunks():
+            other.put(keys._replace(scores=keys.scores * (other.period / self.period)), rows)
+            if other.full:
+                break
 
     def _estimates(self, used: int) -> FloatArray:
         part = self._progress / 2

@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
-from millrace.catalog import ALGORITHMS
+from millrace.catalog import ALGORITHMS, algorithm
 from millrace.core.budget import parse_bytes
 from millrace.core.conditions import Condition, Pairs, key_pairs
 from millrace.core.errors import ParameterError, SchemaError, StrategyError
 from millrace.core.protocols import HOWS, How
+from millrace.joins.cached import check_share, check_threshold
 from millrace.relations.files import READ_MODES
 from millrace.spark.reports import observation_classes
 from millrace.spark.schema import spelled
@@ -185,6 +186,17 @@ def check_choices(strategy: Any, read: Any, ordered: Any) -> None:
         raise ParameterError(f"read must be one of auto, {', '.join(READ_MODES)}; got {read!r}")
     if not isinstance(ordered, bool):
         raise ParameterError(f"ordered must be True or False; got {ordered!r}")
+
+
+def checked_front(strategy: str, cache_share: Any, threshold: Any) -> dict[str, Any]:
+    """What was said of the front stage; an error if the join has none."""
+    check_share(cache_share)
+    check_threshold(threshold)
+    said = {name: value for name, value in (("cache_share", cache_share), ("threshold", threshold)) if value != "auto"}
+    if said and (strategy == "auto" or not algorithm(strategy).cached):
+        names = ", ".join(row.name for row in ALGORITHMS if row.cached)
+        raise StrategyError(f"{min(said)} is for a join with a front stage; strategy {strategy!r} has none: use {names}")
+    return said
 
 
 def check_name(name: Any) -> None:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from pyspark.sql import DataFrame, Observation
 
-from millrace.spark.arguments import check_choices, check_frame, check_observation, checked_memory, checked_partitions
+from millrace.spark.arguments import (
+    check_choices,
+    check_frame,
+    check_observation,
+    checked_front,
+    checked_memory,
+    checked_partitions,
+)
 from millrace.spark.counters import counters_for
 from millrace.spark.dataframe import joined_frame
 from millrace.spark.labels import note_observation
@@ -29,6 +37,8 @@ def enrich(
     read: str = "auto",
     partitions: int | None = None,
     ordered: bool = False,
+    cache_share: float | Literal["auto"] = "auto",
+    threshold: float | Literal["auto"] = "auto",
     name: str | None = None,
     observation: Observation | None = None,
 ) -> DataFrame:
@@ -47,6 +57,8 @@ def enrich(
     read        auto, mmap (pages used in place), direct (past the page cache) or buffered
     partitions  shuffle the stream into this many tasks first; useful when the source has too few partitions
     ordered     rows of a partition come in the order of the stream; with at most 16 table rows to a key they always do
+    cache_share share of the memory for rows that are wanted often, 0 to 1; for cinlj, cmeshjoin, chybridjoin and csweepjoin
+    threshold   rows of the stream that must wait for a key before its rows are kept there
     name        name of this call in reports
     observation a Spark `Observation` that takes the counts of a batch DataFrame
 
@@ -55,11 +67,12 @@ def enrich(
     check_frame(stream, "stream")
     lookups = as_lookups(table, on, how, columns, name)
     check_choices(strategy, read, ordered)
+    front = checked_front(strategy, cache_share, threshold)
     check_observation(observation, stream, len(lookups))
     tasks = None if partitions is None else checked_partitions(partitions)
     given = checked_memory(memory)
     use_this_python(stream.sparkSession)
-    plan = make_plan(stream, lookups, given, strategy=strategy, read=read, ordered=ordered, partitions=tasks)
+    plan = make_plan(stream, lookups, given, strategy=strategy, read=read, ordered=ordered, partitions=tasks, front=front)
     labels = [join.asked.label for join in plan.joins]
     if observation is not None:
         note_observation(observation, labels[0])

@@ -28,8 +28,11 @@ from millrace.core.ledger import Ledger
 from millrace.core.protocols import SemiStreamJoin
 from millrace.core.rowbytes import sizes_of
 from millrace.core.step import Step, StepCounts
+from millrace.joins.cached import CachedJoin
+from millrace.joins.hot_rows import HotRows
 from millrace.joins.several import Several
 from millrace.relations.stored import StoredRelation
+from millrace.spark.front_stages import FrontRows
 from millrace.spark.group_order import Gathered, in_stream_order, no_rows
 from millrace.spark.memory_split import LOOKED_UP_ROWS, SPARE_TEXT, GroupRows
 from millrace.spark.plan import JoinPlan
@@ -63,6 +66,10 @@ class TaskTable:
         self._group_rows: tuple[int, int] | None = None  # the smallest and the largest group so far
         self._budget = self.plan.budget()
         self._reported = self._before = StepCounts()
+        self._front: FrontRows | None = None
+        if algorithm(self.plan.asked.strategy).cached and isinstance(self.relation, StoredRelation):
+            self._front = FrontRows.of(self.relation, self.plan.asked.spec)
+        self._cached: CachedJoin | None = None  # the join of this task, if it has a front stage
 
     @property
     def free_bytes(self) -> int:
@@ -72,9 +79,26 @@ class TaskTable:
         """The join, with nothing in it, in a new budget."""
         self.peak_bytes = max(self.peak_bytes, self._budget.peak_bytes)
         self._budget = self.plan.budget()
-        join = self.plan.join(self.relation, self._budget, **self._known())
+        hot = self._hot_rows()
+        join = self.plan.join(self.relation, self._budget, **self._known(), **({"hot": hot} if hot is not None else {}))
+        self._cached = join if isinstance(join, CachedJoin) and join.front is not None else None
+        if self._cached is not None and self._front is not None:
+            self._front.warm(self._cached)
         self.reversed_ranges = lambda: getattr(join, "reversed_ranges", 0)
         return join
+
+    def _hot_rows(self) -> HotRows | None:
+        """Rows that the front stage begins with: of the join before in this task, or of a task before."""
+        if self._cached is not None and self._cached.front is not None:
+            return self._cached.front.hot
+        return self._front.take() if self._front is not None else None
+
+    @property
+    def front(self) -> str | None:
+        """What became of the front stage; None where the strategy has none."""
+        if not algorithm(self.plan.asked.strategy).cached:
+            return None
+        return "used" if self._cached is not None else "bypassed"
 
     def _known(self) -> dict[str, Any]:
         """What this machine can tell a join: the unit costs of its disk."""
@@ -129,6 +153,8 @@ class TaskTable:
             "group_rows": self._group_rows,
             "plan_changes": self._changes,
             "reversed_ranges": self.reversed_ranges(),
+            "front": self.front,
+            "cache_bytes": self._cached.front.hot.nbytes if self._cached is not None and self._cached.front is not None else 0,
         }
         self.groups = self._changes = 0
         self._group_rows = None
@@ -136,6 +162,8 @@ class TaskTable:
         return json.dumps(counts | (take() if take is not None else {}))
 
     def close(self) -> None:
+        if self._front is not None and self._cached is not None and self._cached.front is not None:
+            self._front.give_back(self._cached.front.hot)
         if self.plan.counters is not None:
             self.plan.counters.send(self.stats())
 

@@ -63,6 +63,7 @@ class Asked:
     tables: int  # that share the memory of the call, each with as much
     label: str  # name of the call in reports
     condition: Condition | None = None  # as it was written
+    front: tuple[tuple[str, Any], ...] = ()  # what the call says of the front stage: share and threshold
 
     @property
     def key_columns(self) -> list[str]:
@@ -170,6 +171,7 @@ class JoinPlan:
     def _parameters(self, **known: object) -> dict[str, Any]:
         if self.asked.shape != "rows":
             known["window_tuples"] = self.group.most
+        known |= dict(self.asked.front)
         return algorithm(self.asked.strategy).parameters(**known)
 
     def in_all(self, small: BudgetError) -> BudgetError:
@@ -222,9 +224,20 @@ class JoinPlan:
             f"  columns  {columns}",
             f"  by       {doing}; {_READS[self.read]}",
             f"  travels  {_TRAVELS[asked.shape]}{', in the order of the stream' if asked.in_order else ''}",
+            *self._front(),
             f"  memory   {format_bytes(memory.given_bytes)}: {self._memory()}",
             f"  rows     {self._group()}",
         ])  # fmt: skip
+
+    def _front(self) -> list[str]:
+        """What the front stage of a cached join does."""
+        row = algorithm(self.asked.strategy)
+        if not row.cached:
+            return []
+        share = self._parameters()["cache_share"]
+        if self.access != "join" or self.read == "mmap" or share == 0:
+            return ["  front    no front stage: " + ("cache_share is 0" if share == 0 else "pages are used in place")]
+        return [f"  front    {share:.0%} of the join's memory for rows that are wanted often"]
 
     def _memory(self) -> str:
         memory, ordering = self.memory, format_bytes(self.memory.ordering_bytes)

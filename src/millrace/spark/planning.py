@@ -6,11 +6,11 @@ small, damage to an index.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -40,14 +40,15 @@ _NO_BYTES = 2048  # smaller numbers than this are surely not meant as bytes
 
 def make_plan(
     stream: DataFrame, lookups: Sequence[Lookup], memory_bytes: int, *, strategy: str, read: str, ordered: bool,
-    partitions: int | None,
+    partitions: int | None, front: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
     """The plan of a call. `memory_bytes`: memory of one task for all tables together."""
     part = max(1, memory_bytes // len(lookups))
     asked: list[Asked] = []
     for number, lookup in enumerate(lookups, 1):
         with _named(number, len(lookups)):
-            asked.append(_asked(stream, lookup, part, len(lookups), strategy, read, ordered))
+            one = _asked(stream, lookup, part, len(lookups), strategy, read, ordered)
+            asked.append(replace(one, front=tuple((front or {}).items())))
     joins: dict[int, JoinPlan] = {}
     added: list[pa.DataType] = []  # columns that lie behind those of the stream by then
     for place in sorted(range(len(asked)), key=lambda place: asked[place].shape == "rows"):  # in the order in which they run

@@ -46,13 +46,17 @@ class BatchReport:
     strategy: str = ""  # the join, or how keys were looked up
     read: tuple[str, ...] = ()  # how tasks read the table; nothing for a table that is read in one way only
     group_rows: tuple[int, int] | None = None  # the smallest and the largest group that was joined; None: rows as they came
+    front: tuple[str, ...] = ()  # front stage of a cached join: used, or bypassed because pages are used in place
+    cache_bytes: int = 0  # the most that the front stage of a task has for hot rows
     plan_changes: int = 0  # tasks whose machine could not follow the plan: the table could not be mapped, for example
 
     def __str__(self) -> str:
         batch = "" if self.batch_id is None else f"batch {self.batch_id:,} of "
         took = [] if self.seconds is None else [f"{format_seconds(self.seconds)} in all"]
         rows = f"{counted(self.rows_in, 'row')} in, {self.matched:,} matched, {self.unmatched:,} unmatched{self._why}"
-        return ", ".join([f"{batch}{self.name}: {rows}", *self._left, *self._version, *self._changes, self._reads, *took])
+        return ", ".join(
+            [f"{batch}{self.name}: {rows}", *self._left, *self._version, *self._front, *self._changes, self._reads, *took]
+        )
 
     def __repr__(self) -> str:
         return f"<BatchReport {self}>"
@@ -78,6 +82,18 @@ class BatchReport:
             return []
         numbers = ", ".join(map(str, self.table_versions))
         return [f"table {'version' if len(self.table_versions) == 1 else 'versions'} {numbers}"]
+
+    @property
+    def hit_share(self) -> float | None:
+        """The share of look-ups that the front stage answered; None where there is no front stage, or it was bypassed."""
+        counts = self.counts
+        return counts.front_hits / counts.front_lookups if counts.front_lookups else None
+
+    @property
+    def _front(self) -> list[str]:
+        if self.hit_share is not None:
+            return [f"{self.hit_share:.0%} answered in front from {format_bytes(self.cache_bytes)}"]
+        return ["front stage bypassed"] if "bypassed" in self.front else []
 
     @property
     def _changes(self) -> list[str]:
@@ -176,6 +192,8 @@ def _report(name: str, batch_id: int | None, texts: Iterable[str], seconds: floa
         strategy=", ".join(sorted({_way(group) for group in groups})),
         read=tuple(sorted({group["read"] for group in groups} - {None})),
         group_rows=_bounds([group["group_rows"] for group in groups if group["group_rows"]]),
+        front=tuple(sorted({group["front"] for group in groups if group.get("front")})),
+        cache_bytes=max((group.get("cache_bytes", 0) for group in groups), default=0),
         plan_changes=sum(group["plan_changes"] for group in groups),
     )
 

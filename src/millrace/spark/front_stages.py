@@ -1,0 +1,71 @@
+"""What a Python worker keeps of front stages between tasks: the rows that a table's stream wants most.
+
+A worker is used again for the next micro-batch, for whatever partition comes, so the rows are kept by the table's version and
+the columns that are put out, not by partition. Spark ends a worker after a minute without work. So the rows are also written to
+a file of the executor, now and then, from which a new worker starts. The file lies in a folder that goes with the application.
+
+The rows of a task's tables count against the budget of the task. Rows of other tables are given up.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+from pyspark import SparkFiles
+
+from millrace.core.protocols import JoinSpec
+from millrace.joins import hot_file
+from millrace.joins.cached import CachedJoin
+from millrace.joins.front_stage import kept_schema
+from millrace.joins.hot_rows import HotRows
+from millrace.relations.stored import StoredRelation
+
+_SAVE_SECONDS = 10.0  # between two writes of a file by one worker
+_FILE_BYTES = 8 << 20
+_FILES = 8
+_KEPT = 2  # tables of other tasks whose rows stay for a while
+_hot: dict[str, HotRows] = {}
+_saved: dict[str, float] = {}
+
+
+@dataclass(frozen=True)
+class FrontRows:
+    """The rows of one table version for one kind of look-up, by their name in this worker."""
+
+    name: str
+
+    @staticmethod
+    def of(relation: StoredRelation, spec: JoinSpec) -> FrontRows:
+        """Rows are the same for the same version, columns and key; semi joins keep one row of a key."""
+        schema = kept_schema(relation, spec)
+        about = f"{schema.to_string(show_field_metadata=False)} {spec.how == 'semi'}"
+        return FrontRows(f"{relation.version.index_checksum}-{xxhash.xxh3_64_hexdigest(about.encode())}")
+
+    def take(self) -> HotRows | None:
+        """The rows, which the task has for itself until it gives them back."""
+        return _hot.pop(self.name, None)
+
+    def warm(self, join: CachedJoin) -> bool:
+        """Fill an empty front stage from the file, if there is one."""
+        front, path = join.front, self._path()
+        return front is not None and path is not None and not front.hot.keys and hot_file.load(path, front.hot, self.name)
+
+    def give_back(self, hot: HotRows) -> None:
+        """Keep rows for the next task, and write them to the file if that was not done lately."""
+        for name in list(_hot)[: max(0, len(_hot) - _KEPT)]:
+            del _hot[name]
+        _hot[self.name] = hot
+        path = self._path()
+        if path is None or not hot.keys or time.monotonic() - _saved.get(self.name, -_SAVE_SECONDS) < _SAVE_SECONDS:
+            return
+        _saved[self.name] = time.monotonic()
+        if hot_file.save(path, hot, self.name, min(_FILE_BYTES, hot.nbytes // 2)):
+            hot_file.remove_old(path.parent, _FILES)
+
+    def _path(self) -> Path | None:
+        """The file of this executor; None outside of a Spark task."""
+        root = getattr(SparkFiles, "_root_directory", None)
+        return Path(root) / "millrace-front" / f"{self.name}.hot" if root else None
