@@ -30,6 +30,7 @@ from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.protocols import JoinSpec, Relation
 from millrace.core.step import Step, StepCounts
+from millrace.cost.front_stage import gain
 from millrace.joins.emit import Emitter
 from millrace.joins.front_stage import FrontSizing, FrontStage, Threshold, divide_front, kept_schema, least_front_bytes
 from millrace.joins.hot_rows import HotRows
@@ -390,7 +391,7 @@ def best_share(share: float, hit_share: float, scores: FloatArray, shares: Seque
             answered = float(upto[max(0, int(keys) - 1)])
         else:
             answered = hit_share + doubling * float(np.log2(keys / len(scores)))
-        return (1 - other) / (1 - min(answered, 0.99))
+        return gain(other, min(answered, 0.99))
 
     best = max(shares, key=rate)
     return best if rate(best) > _BETTER * rate(share) else share

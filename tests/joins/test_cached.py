@@ -1,0 +1,102 @@
+"""The share of the front stage, and what it learns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millrace.core.budget import Budget
+from millrace.core.host import Host
+from millrace.core.protocols import JoinSpec
+from millrace.joins.cached import LEAST_SHARE, best_share
+from millrace.joins.chybridjoin import CHybridJoin
+from millrace.joins.cmeshjoin import CMeshJoin
+from millrace.relations.generated import GeneratedRelation
+from millrace.relations.memory import MemoryRelation
+
+ROWS = 20_000
+SPEC = JoinSpec(pa.schema([("key", pa.int64())]), (("key", "key"),), "inner", (), ("surrogate_key",))
+
+
+def driven(join: CHybridJoin | CMeshJoin, keys: np.ndarray) -> tuple[float, int]:
+    """The share of the last quarter that was answered in front, and the sum of what came out."""
+    host, sums, quarter = Host(join), 0, None
+    for number, part in enumerate(np.array_split(keys, 100)):
+        quarter = host.ledger.totals if number == 75 else quarter
+        for step in host.feed(pa.record_batch({"key": part})):
+            sums += int(pa.compute.sum(step.output["surrogate_key"]).as_py() or 0)
+    assert quarter is not None
+    counts = host.ledger.totals
+    share = (counts.front_hits - quarter.front_hits) / max(1, counts.front_lookups - quarter.front_lookups)
+    for step in host.drain():
+        sums += int(pa.compute.sum(step.output["surrogate_key"]).as_py() or 0)
+    return share, sums - 500_000_000_000 * len(keys)
+
+
+def zipf(count: int, seed: int = 1) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    ranks = np.cumsum(1 / np.arange(1, ROWS + 1))
+    return rng.permutation(ROWS)[np.searchsorted(ranks / ranks[-1], rng.random(count))] + 1
+
+
+@pytest.mark.parametrize("make", [CHybridJoin, CMeshJoin])
+def test_the_front_stage_comes_near_to_an_ideal_cache(make: type[CHybridJoin]) -> None:
+    join = make(GeneratedRelation(ROWS, page_bytes=2_048), SPEC, Budget("400k"), cache_share=0.3)
+    keys = zipf(300_000)
+    share, sums = driven(join, keys)
+    assert sums == int(keys.sum())
+    assert join.front is not None
+    ranks = np.cumsum(1 / np.arange(1, ROWS + 1))
+    assert share > 0.9 * ranks[join.front.hot.keys - 1] / ranks[-1]
+
+
+def test_even_keys_take_the_memory_of_the_front_stage_away() -> None:
+    join = CHybridJoin(GeneratedRelation(ROWS * 20, page_bytes=8_192), SPEC, Budget("2m"))
+    assert join.cache_share == pytest.approx(0.15, abs=0.01)
+    keys = np.random.default_rng(1).integers(1, 20 * ROWS, 200_000)
+    _, sums = driven(join, keys)
+    assert sums == int(keys.sum())
+    assert join.cache_share < 0.05
+
+
+def test_the_best_share_weighs_what_is_answered_against_what_is_taken() -> None:
+    even, zipfian = np.ones(10_000), 1 / np.arange(1, 10_001)
+    assert best_share(0.15, 0.02, even) == LEAST_SHARE
+    assert best_share(0.15, 0.75, zipfian) >= 0.15
+    assert best_share(LEAST_SHARE, 0.5, zipfian) > 0.05
+    assert best_share(0.15, 0.0, np.zeros(0)) == LEAST_SHARE
+
+
+def test_keys_that_come_together_push_out_keys_that_came_before() -> None:
+    """Temporal locality: the hot keys change, and the front stage follows."""
+    join = CHybridJoin(GeneratedRelation(ROWS, page_bytes=2_048), SPEC, Budget("300k"), cache_share=0.2)
+    rng = np.random.default_rng(4)
+    old, new = rng.integers(1, ROWS // 2, 300), rng.integers(ROWS // 2, ROWS, 300)
+    before, _ = driven(join, rng.choice(old, 60_000))
+    after, _ = driven(join, rng.choice(new, 200_000))
+    assert before > 0.95
+    assert after > 0.9
+
+
+def test_nested_columns_are_joined_without_a_front_stage() -> None:
+    rows = pa.table({"id": [1, 2], "tags": [["a"], ["b", "c"]]})
+    spec = JoinSpec(pa.schema([("key", pa.int64())]), (("key", "id"),), "inner", ("key",), ("tags",))
+    join = CHybridJoin(MemoryRelation(rows, "id"), spec, Budget("1m"))
+    assert join.front is None
+    host = Host(join)
+    list(host.feed(pa.record_batch({"key": [2, 1, 2]})))
+    assert sum(step.output.num_rows for step in host.drain()) == 3
+
+
+def test_long_rows_are_left_to_the_back_stage() -> None:
+    rows = pa.table({"id": [1, 2, 3], "text": ["a", "b" * 100_000, "c"]})
+    spec = JoinSpec(pa.schema([("key", pa.int64()), ("note", pa.string())]), (("key", "id"),), "left", ("note",), ("text",))
+    join = CHybridJoin(MemoryRelation(rows, "id", rows_per_page=1), spec, Budget("64m"), threshold=1)
+    host, out = Host(join), []
+    for _ in range(4):
+        batch = pa.record_batch({"key": [1, 2, 3, 4], "note": ["x", "y", "z" * 200_000, "w"]})
+        for step in [*host.feed(batch), *host.drain()]:
+            out += [(len(row["note"]), len(row["text"] or "")) for row in step.output.to_pylist()]
+    assert sorted(out) == sorted([(1, 1), (1, 100_000), (200_000, 1), (1, 0)] * 4)
+    assert host.ledger.totals.front_hits > 0
