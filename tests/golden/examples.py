@@ -28,6 +28,10 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "hybridjoin": {"buffer_pages": 1},
     "xhybridjoin": {"buffer_pages": 1, "pinned_pages": 2},
     "sweepjoin": {"buffer_pages": 2, "costs": UnitCosts(seek=0.0)},
+    "cinlj": {"tuples_per_step": 2, "threshold": 1},
+    "cmeshjoin": {"buffer_pages": 2, "tuples_per_step": 3, "threshold": 1},
+    "chybridjoin": {"buffer_pages": 1, "threshold": 1},
+    "csweepjoin": {"buffer_pages": 2, "threshold": 1, "costs": UnitCosts(seek=0.0)},
 }
 
 

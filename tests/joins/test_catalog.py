@@ -19,7 +19,10 @@ each = pytest.mark.parametrize("row", ALGORITHMS, ids=lambda row: row.name)
 
 
 def test_the_joins_that_exist() -> None:
-    assert [row.name for row in ALGORITHMS] == ["inlj", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "sweepjoin"]
+    assert [row.name for row in ALGORITHMS] == [
+        "inlj", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "sweepjoin", "cinlj", "cmeshjoin", "chybridjoin",
+        "csweepjoin",
+    ]  # fmt: skip
 
 
 @each
@@ -32,7 +35,23 @@ def test_an_algorithm_has_its_module_its_tests_and_its_page(row: Algorithm) -> N
 
 def test_every_join_of_the_package_is_listed() -> None:
     folder = Path(str(millrace.__file__)).parent / "joins"
-    shared = {"__init__", "door", "emit", "fetch", "found_matches", "reading", "scan", "several", "sizing", "stream_order"}
+    shared = {
+        "cached",
+        "front_stage",
+        "hot_file",
+        "hot_rows",
+        "recent_keys",
+        "__init__",
+        "door",
+        "emit",
+        "fetch",
+        "found_matches",
+        "reading",
+        "scan",
+        "several",
+        "sizing",
+        "stream_order",
+    }
     assert {file.stem for file in folder.glob("*.py")} - shared == {row.name for row in ALGORITHMS}
 
 
@@ -46,7 +65,7 @@ def test_a_join_is_made_by_its_name(row: Algorithm) -> None:
 def test_a_table_without_index_is_served_or_refused_with_what_would_serve_it(row: Algorithm) -> None:
     relation = relation_of(KEYS, indexed=False)
     if row.needs_index:
-        with pytest.raises(StrategyError, match="has none: use meshjoin, rmeshjoin, or build a master table"):
+        with pytest.raises(StrategyError, match="has none: use meshjoin, rmeshjoin, cmeshjoin, or build a master table"):
             make_join(row.name, relation, spec_of(), Budget("64k"))
     else:
         join = make_join(row.name, relation, spec_of(), Budget("64k"))
@@ -60,6 +79,6 @@ def test_parameters_reach_the_join() -> None:
 
 def test_an_unknown_strategy_is_an_error_that_lists_what_exists() -> None:
     with pytest.raises(
-        StrategyError, match="'mashjoin'; choose one of inlj, meshjoin, rmeshjoin, hybridjoin, xhybridjoin, sweepjoin"
+        StrategyError, match="'mashjoin'; choose one of inlj, meshjoin, rmeshjoin, hybridjoin, xhybridjoin, sweepjoin, cinlj"
     ):
         algorithm("mashjoin")
