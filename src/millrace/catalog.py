@@ -128,7 +128,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),
-        drained={"tuples_per_step": None, "pool_bytes": "rest", "cache_share": 0.5},
+        drained={"tuples_per_step": None, "pool_bytes": "rest", "cache_share": 0.5, "fill_first": True},
         cached=True,
     ),
     Algorithm(
@@ -138,7 +138,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=False,
         conditions=("equality",),
         hosts=("process", "spark"),
-        drained={"cache_share": FIRST_SHARE},
+        drained={"cache_share": FIRST_SHARE, "fill_first": True},
         cached=True,
     ),
     Algorithm(
@@ -148,7 +148,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),
-        drained={"cache_share": FIRST_SHARE},
+        drained={"cache_share": FIRST_SHARE, "fill_first": True},
         cached=True,
     ),
     Algorithm(
@@ -159,7 +159,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         conditions=("equality",),
         hosts=("process", "spark"),
         told=("costs", "window_tuples"),
-        drained={"cache_share": FIRST_SHARE},
+        drained={"cache_share": FIRST_SHARE, "fill_first": True},
         instant=True,
         cached=True,
     ),

@@ -145,12 +145,13 @@ class CachedJoin:
 
     def __init__(
         self, relation: Relation, spec: JoinSpec, budget: Budget, *,
-        cache_share: CacheShare = "auto", threshold: Threshold = "auto", hot: HotRows | None = None, **parameters: Any,
+        cache_share: CacheShare = "auto", threshold: Threshold = "auto", hot: HotRows | None = None,
+        fill_first: bool = False, **parameters: Any,
     ) -> None:  # fmt: skip
         check_threshold(threshold)
         self._relation, self._spec, self._budget = relation, spec, budget
         self._how = _Back(self.back_class, parameters)
-        self._wanted_share, self._threshold = cache_share, threshold
+        self._wanted_share, self._threshold, self._fill_first = cache_share, threshold, fill_first
         self._free = budget.free_bytes
         division = self.divide(relation, spec, budget, cache_share=cache_share, threshold=threshold, **parameters)
         budget.reserve("front and back stage", self._free)
@@ -182,7 +183,8 @@ class CachedJoin:
     @classmethod
     def divide(
         cls, relation: Relation, spec: JoinSpec, budget: Budget, *,
-        cache_share: CacheShare = "auto", threshold: Threshold = "auto", hot: HotRows | None = None, **parameters: Any,
+        cache_share: CacheShare = "auto", threshold: Threshold = "auto", hot: HotRows | None = None,
+        fill_first: bool = False, **parameters: Any,
     ) -> Division:  # fmt: skip
         """How the budget would be shared out; an error if it is too small. No array is made."""
         check_threshold(threshold)
@@ -297,7 +299,7 @@ class CachedJoin:
 
     def _step_of_both(self, front: FrontStage) -> Step:
         most = min(max(_FRONT_STEPS[0], self.longest_wait // 2), _FRONT_STEPS[1])
-        alone = self._front_was_full and front.pending and self._in_a_row < most
+        alone = self._front_was_full and front.pending and (self._fill_first or self._in_a_row < most)
         self._front_was_full = False
         if alone:
             self._in_a_row += 1
