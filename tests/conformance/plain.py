@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.checks import ReadFailed
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError
 from millrace.core.keys import KeyCodec
-from millrace.core.protocols import HOWS, How, JoinSpec, PageRun, Relation
+from millrace.core.protocols import HOWS, How, JoinSpec, PageRun, Relation, Withdrawn
 from millrace.core.step import Step, StepCounts
 from millrace.joins.emit import Emitter
 from millrace.structures.window import Window
@@ -73,6 +74,11 @@ class PlainJoin:
         step = self.emitter.finish(self.met)
         self.met = StepCounts()
         return step
+
+    def withdraw(self, numbers: Int64Array) -> Withdrawn:
+        slots = np.intersect1d(self.window.find(numbers), np.array(self.queue[self.page > 0 :], np.int64))
+        self.queue = [slot for slot in self.queue if slot not in slots]
+        return self.window.give_back(slots)
 
     def runs(self) -> Iterator[PageRun]:
         while self.page < self.relation.pages:
@@ -306,6 +312,15 @@ class ServesTheNewest(PlainJoin):
         return super().step()
 
 
+class GivesBackAndKeeps(PlainJoin):
+    """Gives rows back, and joins them all the same."""
+
+    def withdraw(self, numbers: Int64Array) -> Withdrawn:
+        slots = self.window.find(numbers)[:1]
+        assert self.window.rows is not None
+        return Withdrawn(self.window.sequence[slots], self.window.rows.take(slots))
+
+
 class AcceptsAnyKey(PlainJoin):
     def __init__(self, relation: Relation, spec: JoinSpec, budget: Budget) -> None:
         try:
@@ -364,5 +379,6 @@ CAUGHT_BY: dict[str, Caught] = {
         LetsAllMissesLeaveAtOnce, "a step put out 75536 rows; more than 65536 must wait", ("left", "anti")
     ),
     "bounded_waits": Caught(ServesTheNewest, "tuple 0 is inside after 25 reads; the join says 24 at most"),
+    "withdrawn": Caught(GivesBackAndKeeps, r"it gave back 1 of \d+ tuples, but pending is \d+"),
     "wrong_keys": Caught(AcceptsAnyKey, "string was accepted as the key of a table whose key is int64"),
 }

@@ -12,7 +12,7 @@ from millrace.core.errors import ParameterError
 
 
 def test_names_of_laws_are_those_of_their_functions_and_sentences_are_sentences() -> None:
-    assert len({law.name for law in LAWS}) == len(LAWS) == 32
+    assert len({law.name for law in LAWS}) == len(LAWS) == 33
     for law in LAWS:
         assert law.check.__name__ == law.name
         assert law.sentence.endswith(".")

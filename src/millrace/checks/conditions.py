@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 
 from millrace.checks.run import Make
 from millrace.checks.samples import KEY_TYPES, KeyType
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.conditions import Condition, Kind, between, expr, near, similar
 from millrace.core.errors import BudgetError, SchemaError
-from millrace.core.protocols import JoinSpec, Relation, SemiStreamJoin
+from millrace.core.protocols import JoinSpec, Relation, SemiStreamJoin, Withdrawn
 from millrace.core.step import Step
 from millrace.joins.emit import LONG_ROW_SHARE, LONG_ROWS_FROM
 from millrace.joins.matching.expr import SQL_BYTES
@@ -106,3 +107,6 @@ class _Beside:
 
     def step(self) -> Step:
         return self.join.step()
+
+    def withdraw(self, numbers: Int64Array) -> Withdrawn:
+        return self.join.withdraw(numbers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from millrace.checks.run import (
 )  # fmt: skip
 from millrace.checks.samples import KEY_TYPES, PAUSE, KeyType, Sample, composite, cut, sample, spec_of, written
 from millrace.checks.waiting import check_waits
+from millrace.checks.withdrawing import run_withdrawing
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, MillraceError, SchemaError
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
@@ -54,12 +56,7 @@ def exact(make: Make, how: How) -> None:
 
 
 def duplicates(make: Make, how: How) -> None:
-    keys = [key for key in range(12) for _ in range(25 if key == 7 else 1 + key % 4)]  # most go on over a page's end
-    kind = _kind(make)
-    ids, products = written(kind.relation, keys, kind.value), written(kind.stream, [*range(12)] * 5, kind.value)
-    relation = pa.table({"id": ids, "price": np.arange(float(len(keys))), "name": ["x"] * len(keys)})
-    stream = pa.table({"event": np.arange(60), "product": products, "note": ["y"] * 60})
-    data = Sample(relation, stream, spec_of(stream, how))
+    data = _repeated(make, how)
     for rows_per_page in (2, 5):
         for memory in _budgets(make, data, _paged(data, rows_per_page)):
             _exact(make, data, _paged(data, rows_per_page), [20], memory=memory)
@@ -384,6 +381,23 @@ def bounded_waits(make: Make, how: How) -> None:
         _no_wait_too_long(make, how, by_count, hot, 6_000)
 
 
+def withdrawn(make: Make, how: How) -> None:
+    given_back = 0
+    for data in (_sample(make, how), _repeated(make, how)):
+        spec = replace(data.spec, carry=("event",), returnable=True)
+        wanted = expected(data.stream, data.relation, spec)
+        for seed, relation in enumerate((_paged(data, 2), InPlace(data.relation, "id", 4))):
+            smallest = tightest(make, relation, spec)
+            for memory in (smallest, smallest + 2_000, smallest + 10_000, ROOMY):
+                join = make(relation, spec, Budget(memory))
+                stream = next(cut(data.stream, [data.stream.num_rows]))
+                rows, count = run_withdrawing(join, spec.output_schema(relation), stream, seed + memory)
+                given_back += count
+                comparison = same_rows(rows, wanted)
+                require(comparison, f"with tuples given back, the join (left) differs from the reference (right): {comparison}")
+    require(given_back, "it never gave a tuple back")
+
+
 def wrong_keys(make: Make, how: How) -> None:
     data = _sample(make, how)
     other = pa.array(range(data.stream.num_rows)) if pa.types.is_string(_kind(make).stream) else data.stream.column("note")
@@ -428,6 +442,7 @@ LAWS: tuple[Law, ...] = (
     Law("bounded_output", bounded_output, "A step puts out at most OUTPUT_ROWS rows, however many match."),
     Law("bounded_misses", bounded_misses, "A step puts out at most OUTPUT_ROWS rows, however many match nothing."),
     Law("bounded_waits", bounded_waits, "A tuple leaves after a bounded number of reads, whatever else keeps coming."),
+    Law("withdrawn", withdrawn, "Tuples that are given back and offered again come out as if they had stayed."),
     Law("wrong_keys", wrong_keys, "Keys that can't be compared are refused when the join is built."),
 )  # fmt: skip
 
@@ -482,6 +497,16 @@ def _counted(make: Make, totals: StepCounts, absent: int) -> tuple[int, int]:
     if getattr(make, "sees_nulls", True):
         return totals.condition_false, totals.null_keys
     return min(absent, totals.condition_false), totals.condition_false - min(absent, totals.condition_false)
+
+
+def _repeated(make: Make, how: How) -> Sample:
+    """Most keys are in the relation several times, and go on over the end of a page."""
+    keys = [key for key in range(12) for _ in range(25 if key == 7 else 1 + key % 4)]  # most go on over a page's end
+    kind = _kind(make)
+    ids, products = written(kind.relation, keys, kind.value), written(kind.stream, [*range(12)] * 5, kind.value)
+    relation = pa.table({"id": ids, "price": np.arange(float(len(keys))), "name": ["x"] * len(keys)})
+    stream = pa.table({"event": np.arange(60), "product": products, "note": ["y"] * 60})
+    return Sample(relation, stream, spec_of(stream, how))
 
 
 def _paged(data: Sample, rows_per_page: int = 4) -> MemoryRelation:

@@ -15,7 +15,7 @@ from millrace.core.budget import Budget
 from millrace.core.drive import drive
 from millrace.core.errors import BudgetError, MillraceError
 from millrace.core.ledger import Ledger
-from millrace.core.protocols import JoinSpec, Relation, SemiStreamJoin
+from millrace.core.protocols import JoinSpec, Relation, SemiStreamJoin, Withdrawn
 from millrace.core.step import Step, StepCounts
 
 ROOMY = 1 << 20  # a budget in which all sample data fits at once
@@ -113,6 +113,17 @@ class Watched:
         self.run.steps.append(step)
         self.run.offered_before.append(self._offered)
         return step
+
+    def withdraw(self, numbers: Int64Array) -> Withdrawn:
+        before = self.join.pending
+        given = self.join.withdraw(numbers)
+        if len(given.numbers) != given.rows.num_rows:
+            raise BrokenLaw(f"it gave back {given.rows.num_rows} rows with {len(given.numbers)} numbers")
+        if len(np.intersect1d(given.numbers, numbers)) != len(given.numbers):
+            raise BrokenLaw(f"asked for tuples {numbers.tolist()}, it gave back {given.numbers.tolist()}")
+        if self.join.pending != before - len(given.numbers):
+            raise BrokenLaw(f"it gave back {len(given.numbers)} of {before} tuples, but pending is {self.join.pending}")
+        return given
 
 
 def watched(

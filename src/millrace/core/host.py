@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.ledger import Ledger
-from millrace.core.protocols import SemiStreamJoin
+from millrace.core.protocols import SemiStreamJoin, Withdrawn
 from millrace.core.step import Step
 
 
@@ -55,6 +56,10 @@ class Host:
         step = self.join.step()
         self.ledger.post(step.counts, self.join.pending)
         return step
+
+    def withdraw(self, numbers: Int64Array) -> Withdrawn:
+        """Take waiting tuples back. The ledger has them as `deferred` from the next step on."""
+        return self.join.withdraw(numbers)
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Step]:
         """Offer all rows of a batch; yields the steps that make room."""

@@ -185,6 +185,24 @@ class JoinSpec:
         return pa.schema(fields)
 
 
+class Withdrawn(NamedTuple):
+    """Tuples that were given back: their numbers, and their rows with the columns that are put out and the key columns."""
+
+    numbers: Int64Array
+    rows: pa.RecordBatch
+
+
+class Waiting(NamedTuple):
+    """Tuples that could be given back now: their numbers, and for which place each waits. Tuples of one place are served
+    by the same read. `NO_PLACE`: not known yet."""
+
+    numbers: Int64Array
+    places: Int64Array
+
+
+NO_PLACE = -1
+
+
 class SemiStreamJoin(Protocol):
     """A join of a stream with a relation. A join reads no clock and never waits; its host does."""
 
@@ -202,6 +220,13 @@ class SemiStreamJoin(Protocol):
 
     def step(self) -> Step:
         """One pass of the algorithm's loop. With nothing waiting it reads nothing."""
+
+    def withdraw(self, numbers: Int64Array) -> Withdrawn:
+        """Give waiting tuples back, by their sequence numbers. The spec must be `returnable`.
+
+        A tuple of which a row may have been put out stays, and so does one that is just read for or about to leave. Numbers
+        of tuples that are not inside are passed over. The next step counts what was given back as `deferred`. A tuple that
+        is offered again is a new tuple to the join."""
 
     @property
     def bytes_used(self) -> int: ...

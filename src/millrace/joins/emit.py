@@ -158,10 +158,10 @@ class Emitter:
         reason = "absent_keys" if self._spec.condition is None else "condition_false"
         counts += StepCounts(
             tuples_in=window.arrived, matches=self._matches, removed=self._removed, matched=self._matched,
-            null_keys=self._nulls, **{reason: self._alone},
+            null_keys=self._nulls, deferred=window.given_back, **{reason: self._alone},
         )  # fmt: skip
         step = Step(counts, self._output(), _joined(self._sequences), _joined(self._entered), _joined(self._left))
-        window.arrived = 0
+        window.arrived = window.given_back = 0
         window.steps += 1
         self._outputs, self._sequences, self._entered, self._left = [], [], [], []
         self._put_rows = self._put_bytes = 0

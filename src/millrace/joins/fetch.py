@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.budget import Budget
-from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
+from millrace.core.protocols import NO_PLACE, IndexedRelation, JoinSpec, PageRun, Waiting
 from millrace.core.step import Step, StepCounts
 from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
@@ -88,7 +88,8 @@ class FetchJoin(Windowed):
         self._reading: _Reading | None = None
         self._next_page = 0  # where the wanted key goes on
         self._key_pages = 1  # of one key, the most so far, pinned pages left out
-        self._had_a_turn = False  # the first partition of the queue
+        self._again: int | None = None  # a partition that had a turn, and has another
+        self.lookup_position = 0.0  # which partition of the queue comes next: 0 the oldest, 1 the newest
         self._probes = self._pinned_matches = 0  # since the last step
 
     @property
@@ -107,6 +108,39 @@ class FetchJoin(Windowed):
         self._arrivals.add(slots)
         self.pending += taken
         return taken
+
+    def _let_go(self, slots: Int64Array) -> Int64Array:
+        gone = self._arrivals.remove(self._window.marked(slots))
+        if not self._busy:
+            waiting = slots[self._table.links_before[slots] != 0]
+            self._take_out(waiting)
+            gone = np.concatenate((gone, waiting))
+        self.pending -= len(gone)
+        return gone
+
+    @property
+    def _busy(self) -> bool:
+        """Whether rows are being read, or put out, for tuples in the hash table. The table must not change then."""
+        return self._wanted is not None or self._pairs is not None
+
+    def _take_out(self, slots: Int64Array) -> None:
+        """Tuples leave hash table and lists, and partitions that nobody waits for leave the queue. If the tuple that stands for
+        its key in a list leaves, another one does so."""
+        firsts = slots[self._table.links_before[slots] < 0]
+        lists = np.unique(self._partition(self._first[firsts].astype(np.int64)))
+        self._table.remove(slots)
+        self._first[firsts] = self._table.firsts(self._window.code[firsts])
+        emptied = self._lists.replace(lists, self._table.links_before, self._first)
+        self._queue.remove(emptied)
+        if self._again is not None and not len(self._lists.filled(self._again, self._again)):
+            self._again = None
+
+    def waiting(self) -> Waiting:
+        """Tuples that can be given back, and the partitions that they wait for."""
+        new = self._arrivals.slots
+        slots = self._table.present.nonzero()[0] if not self._busy else new[:0]
+        places = np.concatenate((self._partition(self._first[slots].astype(np.int64)), np.full(len(new), NO_PLACE)))
+        return self._window.waiting(np.concatenate((slots, new)), places)
 
     def step(self) -> Step:
         step = self._emitter.go_on() if self._emitter.behind else self._loop()
@@ -185,7 +219,7 @@ class FetchJoin(Windowed):
 
     def _oldest(self) -> _Wanted | None:
         """The key that has waited longest, and where reading it begins."""
-        partition = self._queue.oldest
+        partition = self._again if self._again is not None else self._next_partition()
         if partition is None:
             return None
         slot = self._lists.oldest(partition)
@@ -193,6 +227,11 @@ class FetchJoin(Windowed):
         inside = partition == self._partition(wanted.last)
         self._next_page = self.pinned_pages + partition * self.buffer_pages if inside else wanted.first
         return wanted
+
+    def _next_partition(self) -> int | None:
+        if not self.lookup_position:
+            return self._queue.oldest
+        return self._queue.at(int(self.lookup_position * (len(self._queue) - 1)))
 
     def _read(self) -> _Reading:
         """Read the pages of the wanted key, or the next of these pages."""
@@ -227,11 +266,12 @@ class FetchJoin(Windowed):
 
     def _go_round(self, partition: int) -> None:
         """A partition had a turn. If tuples still wait for it, it has another turn, and then goes to the end of the queue."""
-        waited_for = self._queue.oldest == partition
-        if waited_for and self._had_a_turn:
+        waited_for = len(self._lists.filled(partition, partition)) > 0
+        if waited_for and self._again == partition:
             self._queue.remove(np.array([partition]))
             self._queue.append(np.array([partition]))
-        self._had_a_turn = waited_for and not self._had_a_turn
+            waited_for = False
+        self._again = partition if waited_for else None
 
     def _found_before(self) -> Int64Array | None:
         """Where keys are unique: tuples that met a row in any portion of one probe and are still there. None if this is not

@@ -25,6 +25,11 @@ class Pairs:
     def empty(self) -> bool:
         return self._tuple >= len(self._slots)
 
+    @property
+    def slots(self) -> Int64Array:
+        """Tuples with matches that are still to be put out."""
+        return self._slots[self._tuple :]
+
     def next(self, limit: int) -> tuple[Int64Array, Int64Array]:
         """The next pairs (slot, row), at most `limit`."""
         if self._unique:

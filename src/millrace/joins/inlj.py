@@ -40,7 +40,7 @@ import pyarrow as pa
 from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
-from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
+from millrace.core.protocols import NO_PLACE, IndexedRelation, JoinSpec, PageRun, Waiting
 from millrace.core.step import Step, StepCounts
 from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
@@ -131,6 +131,20 @@ class IndexNestedLoopJoin(Windowed):
         step = self._emitter.go_on() if self._emitter.behind else self._loop()
         self.pending -= step.counts.removed
         return step
+
+    def _let_go(self, slots: Int64Array) -> Int64Array:
+        """Tuples that are not looked up yet."""
+        marks = self._window.marked(slots)
+        new = np.concatenate((np.zeros(0, np.int64), *self._inbox))
+        self._inbox = [new[~marks[new]]]
+        gone = new[marks[new]]
+        self.pending -= len(gone)
+        return gone
+
+    def waiting(self) -> Waiting:
+        """Tuples that can be given back. They share no reads."""
+        slots = np.concatenate((np.zeros(0, np.int64), *self._inbox))
+        return self._window.waiting(slots, np.full(len(slots), NO_PLACE))
 
     def _loop(self) -> Step:
         self._door.begin()

@@ -151,9 +151,20 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self._cold) + sum(len(slots) for slots in self._new)
 
+    @property
+    def slots(self) -> Int64Array:
+        return np.concatenate((self._cold, *self._new))
+
+    def remove(self, marks: BoolArray) -> Int64Array:
+        """Marked slots leave; returns them."""
+        slots = self.slots
+        new = slots[len(self._cold) :]
+        self._cold, self._new = self._cold[~marks[self._cold]], [new[~marks[new]]]
+        return slots[marks[slots]]
+
     def take(self, *, idle: bool) -> tuple[Int64Array, PageRuns]:
         """Slots that may wait for their pages now, and these pages. After an error all slots are still here."""
-        slots = np.concatenate((self._cold, *self._new))
+        slots = self.slots
         later = self._cold[:0]
         known = None if idle or self._overdue else self._reader.known(self._window.code[slots])
         if known is not None and 4 * np.count_nonzero(~known) < self._window.capacity:

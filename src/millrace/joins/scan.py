@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
-from millrace.core.protocols import JoinSpec, PageRun, Relation, Zones
+from millrace.core.protocols import JoinSpec, PageRun, Relation, Waiting, Zones
 from millrace.core.step import Step, StepCounts
 from millrace.joins.door import Door
 from millrace.joins.emit import Emitter
@@ -89,6 +89,32 @@ class ScanJoin(Windowed):
         step = self._emitter.go_on() if self._emitter.behind else self._loop()
         self.pending -= step.counts.removed
         return step
+
+    def _let_go(self, slots: Int64Array) -> Int64Array:
+        marks = self._window.marked(slots)
+        new = np.concatenate((np.zeros(0, np.int64), *self._inbox))
+        self._inbox = [new[~marks[new]]]
+        gone = new[marks[new]]
+        self._taken -= min(self._taken, len(gone))
+        if self._run is None:  # otherwise the pages at hand meet all who wait
+            marks[gone] = False
+            waiting = self._queue.items()
+            waiting = waiting[marks[waiting]]
+            sizes = self._chunks.sizes
+            self._queue.remove(marks, sizes)
+            self._chunks.shrink_to(sizes)
+            self._matcher.leave(waiting)
+            self._zones.leave(self._window.code[waiting])
+            gone = np.concatenate((gone, waiting))
+        self.pending -= len(gone)
+        return gone
+
+    def waiting(self) -> Waiting:
+        """Tuples that can be given back. Every page serves all of them: they have one place."""
+        slots = np.concatenate((np.zeros(0, np.int64), *self._inbox))
+        if self._run is None:
+            slots = np.concatenate((self._queue.items(), slots))
+        return self._window.waiting(slots, np.zeros(len(slots), np.int64))
 
     def _loop(self) -> Step:
         self._door.begin()
@@ -212,6 +238,20 @@ class _Chunks:
     def oldest(self) -> int | None:
         """The stamp of the chunk that leaves next."""
         return int(self._stamps[self._first]) if self._count else None
+
+    @property
+    def sizes(self) -> Int64Array:
+        return self._sizes[self._places]
+
+    @property
+    def _places(self) -> Int64Array:
+        return (self._first + np.arange(self._count)) % len(self._stamps)
+
+    def shrink_to(self, sizes: Int64Array) -> None:
+        """Tuples left before their time: chunks have these sizes now. Empty chunks are forgotten."""
+        kept, stamps = sizes > 0, self._stamps[self._places]
+        self._count = int(np.count_nonzero(kept))
+        self._stamps[self._places], self._sizes[self._places] = stamps[kept], sizes[kept]
 
     def add(self, stamp: int, size: int) -> None:
         if size:

@@ -31,7 +31,7 @@ from millrace.core.arrays import Int64Array
 from millrace.core.errors import ParameterError
 from millrace.core.host import Host
 from millrace.core.ledger import Ledger
-from millrace.core.protocols import SemiStreamJoin
+from millrace.core.protocols import SemiStreamJoin, Withdrawn
 from millrace.core.step import Step, StepCounts
 
 _NONE = np.zeros(0, np.int64)
@@ -115,6 +115,10 @@ class Several:
         self._arrived = 0
         self._steps += 1
         return Step(own, output, sequence, entered, left)
+
+    def withdraw(self, numbers: Int64Array) -> Withdrawn:
+        """Refused: rows of a tuple may be in several joins."""
+        raise ParameterError("tuples of a join with several tables can't be given back: withdraw from a join of one table")
 
     def _ready(self, place: int) -> bool:
         """Whether a join may step: the next join has taken all rows that waited for it."""

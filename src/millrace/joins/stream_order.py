@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from millrace.core.arrays import Int64Array
 from millrace.core.budget import format_bytes
-from millrace.core.errors import BudgetError
-from millrace.core.protocols import SemiStreamJoin
+from millrace.core.errors import BudgetError, ParameterError
+from millrace.core.protocols import SemiStreamJoin, Withdrawn
 from millrace.core.step import Step
 
 
@@ -73,6 +73,10 @@ class Ordered:
         sequence, output = self._release(step.output) if moved else (np.zeros(0, np.int64), step.output.slice(0, 0))
         self._check()
         return replace(step, sequence=sequence, output=output)
+
+    def withdraw(self, numbers: Int64Array) -> Withdrawn:
+        """Refused: while a tuple is outside, all later rows would have to be held, just when there are too many."""
+        raise ParameterError("tuples of a join in stream order can't be given back: leave ordered= out")
 
     def _pass(self, left: Int64Array) -> bool:
         """Note which tuples left; returns whether the first tuple inside has changed."""

@@ -23,8 +23,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
-from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
+from millrace.core.protocols import NO_PLACE, IndexedRelation, JoinSpec, PageRun, Waiting
 from millrace.core.step import Step, StepCounts
 from millrace.core.unitcosts import UnitCosts
 from millrace.joins.door import Door
@@ -118,6 +119,19 @@ class SweepJoin(Windowed):
 
     def step(self) -> Step:
         return self._emitter.go_on() if self._emitter.behind else self._loop()
+
+    def _let_go(self, slots: Int64Array) -> Int64Array:
+        if self._pairs is not None:  # a tuple may wait for its next page while matches on this page are put out
+            slots = np.setdiff1d(slots, self._pairs.slots)
+        gone = self._arrivals.remove(self._window.marked(slots))
+        return np.concatenate((gone, self._buckets.remove(np.setdiff1d(slots, gone))))
+
+    def waiting(self) -> Waiting:
+        """Tuples that can be given back, and the pages that they wait for."""
+        new = self._arrivals.slots
+        slots, pages = self._buckets.slots()
+        places = np.concatenate((pages, np.full(len(new), NO_PLACE)))
+        return self._window.waiting(np.concatenate((slots, new)), places)
 
     def _loop(self) -> Step:
         if len(self._arrivals) and self._takes_more:

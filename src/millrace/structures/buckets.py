@@ -63,6 +63,19 @@ class PageBuckets:
         self.waiting += len(slots)
         _add(slots, first, last, self._head, self._next, self._first, self._last)
 
+    def remove(self, slots: Int64Array) -> Int64Array:
+        """Take these slots off their pages; returns those that waited for one."""
+        gone = np.empty(len(slots), np.int64)
+        count = _take_out(slots, self._head, self._next, self._first, self._last, gone)
+        self.waiting -= count
+        return gone[:count]
+
+    def slots(self) -> tuple[Int64Array, Int64Array]:
+        """All slots that wait, and the page that each waits for."""
+        slots, pages = np.empty(self.waiting, np.int64), np.empty(self.waiting, np.int64)
+        _list(self._head, self._next, slots, pages)
+        return slots, pages
+
     def plan(self, position: int, buffer_pages: int, gap_pages: int) -> Reads:
         """The next reads of a sweep from page `position` on, `buffer_pages` at most.
 
@@ -106,6 +119,48 @@ def _add(slots: Any, firsts: Any, lasts: Any, head: Any, following: Any, first: 
         last[slot] = lasts[i]
         following[slot] = head[page]
         head[page] = slot
+
+
+@kernel
+def _take_out(slots: Any, head: Any, following: Any, first: Any, last: Any, gone: Any) -> Any:
+    """A slot that is to go has a last page below zero for the moment."""
+    for i in range(len(slots)):
+        last[slots[i]] = -1 - last[slots[i]]
+    count = 0
+    for i in range(len(slots)):
+        if last[slots[i]] >= 0:
+            continue
+        page = first[slots[i]]
+        before, slot = np.int64(-1), np.int64(head[page])
+        while slot >= 0:
+            behind = np.int64(following[slot])
+            if last[slot] >= 0:
+                before = slot
+            else:
+                if before < 0:
+                    head[page] = behind
+                else:
+                    following[before] = behind
+                last[slot] = -1 - last[slot]
+                gone[count] = slot
+                count += 1
+            slot = behind
+    for i in range(len(slots)):
+        if last[slots[i]] < 0:  # it waits for no page
+            last[slots[i]] = -1 - last[slots[i]]
+    return count
+
+
+@kernel
+def _list(head: Any, following: Any, slots: Any, pages: Any) -> None:
+    count = 0
+    for page in range(len(head)):
+        slot = head[page]
+        while slot >= 0:
+            slots[count] = slot
+            pages[count] = page
+            count += 1
+            slot = following[slot]
 
 
 @kernel

@@ -119,6 +119,15 @@ class HashTable:
         """Which slots are in the table."""
         return np.asarray(self._before != 0)
 
+    @property
+    def links_before(self) -> Int32Array:
+        """By slot: 0 if it is not in the table, below 0 if it is the first of its code."""
+        return self._before
+
+    def firsts(self, codes: Int64Array) -> Int64Array:
+        """The first slot of each code, or -1."""
+        return cast("Int64Array", _firsts(codes, self._arrays, self._scale))
+
     def add(self, slots: Int64Array) -> BoolArray:
         """Slots that are not in the table come in; returns which are first of their code."""
         return cast("BoolArray", _add(slots, self._arrays, self._scale))
@@ -241,6 +250,19 @@ def _add(slots: Any, table: Any, scale: Any) -> Any:
                 if after != 0:
                     links[_before(after - 1)] = slot + 1
     return is_first
+
+
+@kernel
+def _firsts(wanted: Any, table: Any, scale: Any) -> Any:
+    heads, codes, links = table
+    apart, buckets, link_bits = scale
+    slots = np.empty(len(wanted), np.int64)
+    for i in range(len(wanted)):
+        owner = np.int64(heads[_bucket_of(wanted[i], apart, buckets)] & link_bits)
+        while owner != 0 and codes[2 * (owner - 1)] != wanted[i]:
+            owner = _across(links[_before(owner - 1)])
+        slots[i] = owner - 1
+    return slots
 
 
 @kernel

@@ -14,11 +14,11 @@ were taken are used again.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import Int32Array, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
 
@@ -67,6 +67,14 @@ class Lists:
         _take(self._heads, self._sizes, self._blocks, self._state, first, last, slots)
         return slots
 
+    def replace(self, heads: Int64Array, stays: Int32Array, instead: Int32Array) -> Int64Array:
+        """In these lists, slot s stays if `stays[s]` is not 0. Otherwise `instead[s]` takes its place, or nothing if that is
+        below 0. Returns the lists that are empty then."""
+        left = np.empty(int(self._sizes[heads].max(initial=0)), np.int64)
+        arrays = self._heads, self._sizes, self._oldest, self._blocks, self._state
+        for_each = cast("Int64Array", _replace(*arrays, heads, stays, instead, left))
+        return heads[for_each == 0]
+
 
 @kernel
 def _add(heads: Any, sizes: Any, oldest: Any, blocks: Any, state: Any, keys: Any, slots: Any, filled: Any) -> Any:
@@ -112,3 +120,41 @@ def _take(heads: Any, sizes: Any, blocks: Any, state: Any, first: Any, last: Any
             state[0] = block + 1
         heads[head] = 0
         sizes[head] = 0
+
+
+@kernel
+def _replace(
+    heads: Any, sizes: Any, oldest: Any, blocks: Any, state: Any, keys: Any, stays: Any, instead: Any, left: Any
+) -> Any:  # fmt: skip
+    """Take the slots of a list out, newest first, and put in again what is left of them, oldest first."""
+    counts = np.empty(len(keys), np.int64)
+    empty = np.empty(1, np.int64)
+    for i in range(len(keys)):
+        head = keys[i]
+        count = 0
+        inside = (sizes[head] - 1) % _EACH + 1
+        link = np.int64(heads[head])
+        first = np.int64(oldest[head])
+        while link != 0:
+            block = link - 1
+            for place in range(inside - 1, -1, -1):
+                slot = np.int64(blocks[block, 1 + place])
+                now = slot if stays[slot] != 0 else np.int64(instead[slot])
+                if slot == first:
+                    oldest[head] = now
+                if now >= 0:
+                    left[count] = now
+                    count += 1
+            inside = _EACH
+            link = np.int64(blocks[block, 0])
+            blocks[block, 0] = state[0]
+            state[0] = block + 1
+        first = np.int64(oldest[head])
+        heads[head] = 0
+        sizes[head] = 0
+        counts[i] = count
+        for at in range(count - 1, -1, -1):
+            _add(heads, sizes, oldest, blocks, state, keys[i : i + 1], left[at : at + 1], empty)
+        if first >= 0:
+            oldest[head] = first
+    return counts

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.compiled import kernel
 
@@ -29,6 +29,10 @@ class Queue:
 
     def __init__(self, capacity: int, budget: Budget) -> None:
         self._links = budget.array("queue", 2 * (capacity + 1), np.int32).reshape(capacity + 1, 2)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
 
     @property
     def oldest(self) -> int | None:
@@ -39,10 +43,17 @@ class Queue:
     def append(self, items: Int64Array) -> None:
         """These, none of which is in the queue, come last, in the given order."""
         _append(self._links, items)
+        self._size += len(items)
 
     def remove(self, items: Int64Array) -> None:
         """Take out some, each of which is in the queue, wherever they stand."""
         _remove(self._links, items)
+        self._size -= len(items)
+
+    def at(self, place: int) -> int | None:
+        """What stands so many places behind the oldest, or the newest if there are not so many."""
+        node = int(_at(self._links[:, _NEXT], place))
+        return node - 1 if node else None
 
     def items(self) -> Int64Array:
         """All of them, oldest first."""
@@ -81,6 +92,16 @@ class Ring:
         self._size -= count
         return self._slots[places].astype(np.int64)
 
+    def items(self) -> Int64Array:
+        """All slots, oldest first."""
+        return self._slots[(self._first + np.arange(self._size)) % len(self._slots)].astype(np.int64)
+
+    def remove(self, marks: BoolArray, parts: Int64Array) -> None:
+        """Take out slots that are marked, wherever they stand. The ring is made of parts of these sizes, oldest first; the
+        sizes are changed."""
+        _close_gaps(self._slots, self._first, marks, parts)
+        self._size = int(parts.sum())
+
 
 @kernel
 def _append(links: Any, items: Any) -> None:
@@ -100,6 +121,31 @@ def _remove(links: Any, items: Any) -> None:
         after, before = links[items[i] + 1, _NEXT], links[items[i] + 1, _PREVIOUS]
         links[before, _NEXT] = after
         links[after, _PREVIOUS] = before
+
+
+@kernel
+def _at(following: Any, place: Any) -> Any:
+    node = following[0]
+    for _ in range(place):
+        if following[node] == 0:
+            break
+        node = following[node]
+    return node
+
+
+@kernel
+def _close_gaps(ring: Any, first: Any, marks: Any, parts: Any) -> None:
+    at = to = np.int64(first)
+    for part in range(len(parts)):
+        stay = 0
+        for _ in range(parts[part]):
+            slot = ring[at % len(ring)]
+            at += 1
+            if not marks[slot]:
+                ring[to % len(ring)] = slot
+                to += 1
+                stay += 1
+        parts[part] = stay
 
 
 @kernel

@@ -18,15 +18,17 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.budget import Budget
-from millrace.core.errors import BudgetError
+from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.keys import Codes
-from millrace.core.protocols import JoinSpec, Relation
+from millrace.core.protocols import JoinSpec, Relation, Waiting, Withdrawn
 from millrace.core.rowbytes import fitting
+from millrace.structures.numbers import NOBODY, slots_of
 from millrace.structures.rows import RowStore, type_bytes
 
 _SLOT_BYTES = 8 + 8 + 8 + 1 + 4  # code, sequence, entered, matched, free stack
+_MARK_BYTES = 1  # where tuples can be given back
 
 
 class Window:
@@ -48,6 +50,7 @@ class Window:
         self.entered = budget.array("window entry steps", capacity, np.int64)
         self.matched = budget.array("window match flags", capacity, np.bool_)
         self._free = budget.array("window free slots", capacity, np.int32)
+        self._marks: BoolArray | None = budget.array("window marks", capacity, np.bool_) if spec.returnable else None
         self._returned = 0  # slots in the stack of free ones
         self._fresh = 0  # from here on, slots have never been used: nothing of a large window is touched before it is needed
         self.rows: RowStore | None = None
@@ -60,6 +63,7 @@ class Window:
         self._offered = 0
         self.given: Int64Array | None = None  # numbers of the tuples that come next; None: they are counted here
         self.arrived = 0  # since the last step
+        self.given_back = 0  # since the last step
         self.null_slots = np.zeros(0, np.int64)
         self.impossible_slots = np.zeros(0, np.int64)
 
@@ -69,7 +73,8 @@ class Window:
         kept = _kept_columns(relation, spec)
         if not kept:
             return _SLOT_BYTES
-        return _SLOT_BYTES + RowStore.bytes_per_slot(pa.schema([spec.stream_schema.field(name) for name in kept]))
+        marks = _MARK_BYTES if spec.returnable else 0
+        return _SLOT_BYTES + marks + RowStore.bytes_per_slot(pa.schema([spec.stream_schema.field(name) for name in kept]))
 
     @property
     def free_slots(self) -> int:
@@ -103,9 +108,38 @@ class Window:
         """These tuples have left."""
         if self.rows is not None:
             self.rows.drop(slots)
+        if self._marks is not None:
+            self.sequence[slots] = NOBODY
         self._free[self._returned : self._returned + len(slots)] = slots
         self._returned += len(slots)
         self.pending -= len(slots)
+
+    def find(self, numbers: Int64Array) -> Int64Array:
+        """The slots of tuples with these numbers that have met no row yet; an error if the spec is not `returnable`."""
+        if self._marks is None:
+            raise ParameterError("tuples of this join can't be given back: make its JoinSpec with returnable=True")
+        slots = slots_of(self.sequence[: self._fresh], numbers)
+        return slots[~self.matched[slots]]
+
+    def marked(self, slots: Int64Array) -> BoolArray:
+        """Marks by slot, set for these. They are the window's own, and valid until the next call."""
+        assert self._marks is not None
+        self._marks[:] = False
+        self._marks[slots] = True
+        return self._marks
+
+    def waiting(self, slots: Int64Array, places: Int64Array) -> Waiting:
+        """Of these tuples, which wait for these places, those that have met no row yet."""
+        free = ~self.matched[slots]
+        return Waiting(self.sequence[slots[free]], places[free])
+
+    def give_back(self, slots: Int64Array) -> Withdrawn:
+        """These tuples, which nothing else knows of any more, leave with their rows."""
+        assert self.rows is not None
+        given = Withdrawn(self.sequence[slots], self.rows.take(slots))
+        self.release(slots)
+        self.given_back += len(slots)
+        return given
 
     def _take_free(self, count: int) -> Int64Array:
         """Slots that were given back, the last ones first, and then fresh ones."""
@@ -165,6 +199,21 @@ class Windowed:
         finally:
             self._window.given = None
 
+    def withdraw(self, numbers: Int64Array) -> Withdrawn:
+        """Give waiting tuples back; see `SemiStreamJoin`. Takes one pass over the window, however few are asked for."""
+        return self._window.give_back(self._let_go(self._window.find(numbers)))
+
+    def _let_go(self, slots: Int64Array) -> Int64Array:
+        """Forget tuples that have met no row yet, and return those. Others stay: what is read or put out at this moment."""
+        raise NotImplementedError
+
+    @property
+    def returned_schema(self) -> pa.Schema:
+        """The columns of tuples that are given back, which are enough to offer them again."""
+        self._window.find(np.zeros(0, np.int64))
+        assert self._window.rows is not None
+        return self._window.rows.schema
+
     @property
     def capacity(self) -> int:
         """Tuples that can wait at once."""
@@ -183,7 +232,7 @@ def _kept_columns(relation: Relation, spec: JoinSpec) -> list[str]:
     if spec.condition is not None:
         condition = spec.condition
         compared = condition.stream_columns(spec.stream_schema)
-        if condition.kind in ("between", "near"):
+        if condition.kind in ("between", "near") and not spec.returnable:
             compared = tuple(mine for mine, _ in condition.on)
         kept += [name for name in compared if name not in kept]
     elif not relation.codec.exact:

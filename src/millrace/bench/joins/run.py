@@ -24,10 +24,10 @@ import pyarrow.compute as pc
 
 from millrace.bench.joins.clock import HostClock
 from millrace.bench.joins.kernels import kernels_timed
-from millrace.core.arrays import FloatArray
+from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.host import Host
 from millrace.core.ledger import Ledger
-from millrace.core.protocols import SemiStreamJoin
+from millrace.core.protocols import SemiStreamJoin, Withdrawn
 from millrace.core.step import Step, StepCounts
 from millrace.relations.generated import KEY, SURROGATE_KEY, SURROGATE_OFFSET
 from millrace.streams import Workload
@@ -99,6 +99,9 @@ class _Clocked:
         step = self._clock.run(self._join.step)
         self._clock.charge(step.counts)
         return step
+
+    def withdraw(self, numbers: Int64Array) -> Withdrawn:
+        return self._clock.run(partial(self._join.withdraw, numbers))
 
 
 class JoinRun:
