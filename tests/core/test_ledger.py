@@ -31,3 +31,12 @@ def test_a_lost_or_doubled_row_is_an_error_that_shows_the_sum(counts: StepCounts
 def test_ledgers_do_not_share_their_totals() -> None:
     Ledger().post(StepCounts(tuples_in=1), waiting=1)
     assert Ledger().rows_in == 0
+
+
+def test_what_was_deferred_can_come_back() -> None:
+    ledger = Ledger()
+    ledger.post(StepCounts(tuples_in=5, deferred=3), waiting=2)
+    ledger.post(StepCounts(deferred=-2, removed=1, matched=1), waiting=3)
+    assert (ledger.deferred, ledger.waiting) == (1, 3)
+    with pytest.raises(LedgerError):
+        ledger.post(StepCounts(deferred=-1), waiting=3)

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.arrays import BoolArray, Int64Array
+from millrace.core.arrays import BoolArray, FloatArray, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import NO_PLACE, IndexedRelation, JoinSpec, PageRun, Waiting
 from millrace.core.step import Step, StepCounts
 from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.found_matches import Pairs
-from millrace.joins.reading import COLD_STEPS, Arrivals, Reader, disk_index
+from millrace.joins.reading import COLD_STEPS, Arrivals, Reader, disk_index, pages_of
 from millrace.joins.sizing import Sizing, bits_between_codes, code_bytes_per_page, open_index, reserve
 from millrace.structures.hashtable import START, Cursor, HashTable, codes_in, slot_records
 from millrace.structures.lists import Lists
@@ -141,6 +141,23 @@ class FetchJoin(Windowed):
         slots = self._table.present.nonzero()[0] if not self._busy else new[:0]
         places = np.concatenate((self._partition(self._first[slots].astype(np.int64)), np.full(len(new), NO_PLACE)))
         return self._window.waiting(np.concatenate((slots, new)), places)
+
+    @property
+    def places(self) -> int:
+        """Partitions: a read serves all who wait for one of them."""
+        return self.partitions
+
+    def place_of(self, rows: pa.RecordBatch) -> Int64Array | None:
+        """The partition that each of these tuples will wait for. None if telling costs a read."""
+        pages = pages_of(self._relation, self._window, rows)
+        if pages is None:
+            return None
+        places: Int64Array = self._partition(pages)
+        return np.where(pages >= self.pinned_pages, places, NO_PLACE)
+
+    def place_costs(self) -> FloatArray:
+        """Every partition costs the same."""
+        return np.ones(self.partitions)
 
     def step(self) -> Step:
         step = self._emitter.go_on() if self._emitter.behind else self._loop()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 
 from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.errors import StrategyError
 from millrace.core.protocols import (
+    NO_PLACE,
     DiskIndex,
     IndexedRelation,
     KeyLookup,
@@ -31,6 +33,15 @@ def disk_index(relation: Relation) -> DiskIndex | None:
     """The relation's index, if it lies on disk."""
     index: DiskIndex | None = getattr(relation, "disk_index", None)
     return index
+
+
+def pages_of(relation: IndexedRelation, window: Window, rows: pa.RecordBatch) -> Int64Array | None:
+    """The first page of each row's key; `NO_PLACE` if it has none. None if the index is not in memory."""
+    if disk_index(relation) is not None:
+        return None
+    encoded = window.encode(rows)
+    first, last = relation.locate(encoded.codes)
+    return np.where(encoded.valid & (last >= first), first, NO_PLACE)
 
 
 def check_index(relation: Relation, name: str) -> None:

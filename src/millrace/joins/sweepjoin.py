@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.arrays import Int64Array
+from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import NO_PLACE, IndexedRelation, JoinSpec, PageRun, Waiting
 from millrace.core.step import Step, StepCounts
@@ -31,7 +31,7 @@ from millrace.core.unitcosts import UnitCosts
 from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.found_matches import Pairs
-from millrace.joins.reading import COLD_STEPS, Arrivals, Reader, check_index, disk_index
+from millrace.joins.reading import COLD_STEPS, Arrivals, Reader, check_index, disk_index, pages_of
 from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, open_index, plan_window, reserve
 from millrace.structures.buckets import Cursor, PageBuckets, Reads
 from millrace.structures.window import Window, Windowed
@@ -132,6 +132,21 @@ class SweepJoin(Windowed):
         slots, pages = self._buckets.slots()
         places = np.concatenate((pages, np.full(len(new), NO_PLACE)))
         return self._window.waiting(np.concatenate((slots, new)), places)
+
+    @property
+    def places(self) -> int:
+        return self._relation.pages
+
+    def place_of(self, rows: pa.RecordBatch) -> Int64Array | None:
+        """The page that each of these tuples will wait for first. None if telling costs a read."""
+        return pages_of(self._relation, self._window, rows)
+
+    def place_costs(self) -> FloatArray:
+        """By page, in pages: the page, and the way to it from the last wanted page, which costs a seek at most."""
+        costs = np.full(self._relation.pages, 1.0 + self._gap_pages)
+        wanted = self._buckets.wanted(crossing=False)
+        costs[wanted] = np.minimum(np.diff(wanted, prepend=-1), 1 + self._gap_pages)
+        return costs
 
     def _loop(self) -> Step:
         if len(self._arrivals) and self._takes_more:
