@@ -58,11 +58,17 @@ class StreamBuffer:
         return self.nbytes / self._rows if self._rows else _NUMBER_BYTES
 
     def append(self, tuples: Tuples) -> None:
-        self._put(len(self._parts), tuples)
+        if len(tuples.numbers):
+            self._parts.append(tuples)
+            self._rows += len(tuples.numbers)
+            self.nbytes += tuples.nbytes
 
-    def push_front(self, tuples: Tuples) -> None:
-        """These come before all others."""
-        self._put(0, tuples)
+    def insert(self, tuples: Tuples) -> None:
+        """These arrived before: each takes its place by its number."""
+        self.append(tuples)
+        rows, numbers = self.whole()
+        order = np.argsort(numbers, kind="stable")
+        self._set(Tuples(rows.take(pa.array(order)), numbers[order]))
 
     def whole(self) -> Tuples:
         """All tuples, oldest first."""
@@ -80,12 +86,6 @@ class StreamBuffer:
         stay, gone = np.flatnonzero(~marks), np.flatnonzero(marks)
         self._set(Tuples(whole.rows.take(pa.array(stay)), whole.numbers[stay]))
         return Tuples(whole.rows.take(pa.array(gone)), whole.numbers[gone])
-
-    def _put(self, place: int, tuples: Tuples) -> None:
-        if len(tuples.numbers):
-            self._parts.insert(place, tuples)
-            self._rows += len(tuples.numbers)
-            self.nbytes += tuples.nbytes
 
     def _set(self, tuples: Tuples) -> None:
         self._rows = len(tuples.numbers)

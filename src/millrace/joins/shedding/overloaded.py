@@ -268,7 +268,7 @@ class Overloaded:
         try:
             self.sink.put(tuples.rows.append_column(NUMBER, pa.array(tuples.numbers)))
         except SpillError as error:
-            self._buffer.push_front(tuples)
+            self._buffer.insert(tuples)
             self._give_up = True
             raise SpillError(
                 f"{error}. No tuple is lost: {len(tuples.numbers)} stay inside; step on, then offer more"
@@ -298,8 +298,8 @@ class Overloaded:
             return
         room = self._wanted - len(self._buffer)
         overdue = self._steps - self._outside[0][1] > self.age_limit
-        if overdue:
-            room = max(room, int(self._served) // 2, 1)
+        if overdue:  # half of what is served at most, and never more than the buffer may hold
+            room = max(room, min(int(self._served) // 2 + 1, self._wanted - len(self._inside.safe)))
         if self.pending == 0:
             room = max(room, 1)
         if room > 0:
@@ -322,7 +322,7 @@ class Overloaded:
             count -= len(numbers)
         if parts:
             back = joined(parts)
-            self._buffer.push_front(back)
+            self._buffer.insert(back)
             if overdue:
                 self._inside.safe = np.concatenate((self._inside.safe, back.numbers))
 
