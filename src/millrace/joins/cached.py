@@ -28,7 +28,7 @@ import pyarrow as pa
 from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError
-from millrace.core.protocols import JoinSpec, Relation
+from millrace.core.protocols import JoinSpec, Relation, Withdrawn
 from millrace.core.step import Step, StepCounts
 from millrace.cost.front_stage import gain
 from millrace.joins.emit import Emitter
@@ -281,6 +281,10 @@ class CachedJoin:
         self._offered += count
         self._next = max(self._next, 1 + int(numbers[:count].max(initial=-1)))
 
+    def withdraw(self, numbers: Int64Array) -> Withdrawn:
+        """Give waiting tuples back; see `SemiStreamJoin`. What the front stage has answered does not wait."""
+        return cast(Withdrawn, self.back.withdraw(numbers))
+
     def step(self) -> Step:
         self._look_at_relation()
         if self.front is None:
@@ -304,8 +308,9 @@ class CachedJoin:
         if alone:
             self._in_a_row += 1
             step, window = front.step(self._steps), self._back_window
-            came, window.arrived = window.arrived, 0
-            return replace(step, counts=step.counts + StepCounts(tuples_in=came))
+            came = StepCounts(tuples_in=window.arrived, deferred=window.given_back)
+            window.arrived = window.given_back = 0
+            return replace(step, counts=step.counts + came)
         back = self._back_step()  # first: if it fails, nothing of the front stage is lost
         self._in_a_row = 0
         self._served += back.counts.removed
