@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from millrace.online.run.run import Run
     from millrace.spark.enrich import enrich
     from millrace.spark.failures import task_error
+    from millrace.spark.hot_keys import HotKey, HotKeys, hot_keys
     from millrace.spark.lookups import Lookup
     from millrace.spark.master import MasterTable
     from millrace.spark.parquet import ParquetTable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "BatchReport",
+    "HotKey",
+    "HotKeys",
     "Lookup",
     "MasterTable",
     "MillraceError",
@@ -34,6 +37,7 @@ __all__ = [
     "enrich",
     "estimate",
     "expr",
+    "hot_keys",
     "near",
     "reports",
     "similar",
@@ -47,6 +51,8 @@ __all__ = [
 
 _HOMES = {
     "BatchReport": "millrace.spark.reports",
+    "HotKey": "millrace.spark.hot_keys",
+    "HotKeys": "millrace.spark.hot_keys",
     "Lookup": "millrace.spark.lookups",
     "MasterTable": "millrace.spark.master",
     "MillraceError": "millrace.core.errors",
@@ -59,6 +65,7 @@ _HOMES = {
     "enrich": "millrace.spark.enrich",
     "estimate": "millrace.front.estimate",
     "expr": "millrace.core.conditions",
+    "hot_keys": "millrace.spark.hot_keys",
     "near": "millrace.core.conditions",
     "reports": "millrace.spark.reports",
     "similar": "millrace.core.conditions",

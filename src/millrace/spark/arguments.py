@@ -17,6 +17,7 @@ from millrace.core.errors import ParameterError, SchemaError, StrategyError
 from millrace.core.protocols import HOWS, How
 from millrace.joins.cached import check_share, check_threshold
 from millrace.relations.files import READ_MODES
+from millrace.spark.key_sketch import MOST_KEYS
 from millrace.spark.reports import observation_classes
 from millrace.spark.schema import spelled
 
@@ -176,6 +177,17 @@ def checked_partitions(partitions: Any) -> int:
         raise ParameterError(f"partitions must be at least 1; got {count}")
     if count > _MOST_PARTITIONS:
         raise ParameterError(f"partitions must be at most {_MOST_PARTITIONS}; got {count}")
+    return count
+
+
+def checked_hot_keys(wanted: Any) -> int:
+    """Keys that a report keeps; 0: none."""
+    if wanted is None:
+        return 0
+    if isinstance(wanted, bool) or not hasattr(wanted, "__index__"):
+        raise ParameterError(f"hot_keys must be a whole number of keys, such as 100, or None; got {wanted!r}")
+    if not 0 <= (count := index(wanted)) <= MOST_KEYS:
+        raise ParameterError(f"hot_keys must be between 0 (off) and {MOST_KEYS:,}; got {count}")
     return count
 
 

@@ -20,6 +20,8 @@ Key = tuple[str, int, str, int]
 Counts = dict[Key, str]
 
 _KEPT = 20_000  # counts of partitions, the newest: Spark keeps the progress of 100 batches
+_KEPT_TEXT = 64 << 20  # letters of them
+_LONG = 2_000  # letters; only hot keys make counts longer
 _RUN, _BATCH = "spark.jobGroup.id", "streaming.sql.batchId"
 
 _lock = threading.Lock()
@@ -34,8 +36,9 @@ class _Newest(AccumulatorParam[Counts]):
         for key, text in value2.items():
             value1.pop(key, None)
             value1[key] = text
-        while len(value1) > _KEPT:
-            del value1[next(iter(value1))]
+        letters = sum(map(len, value1.values())) if any(len(text) > _LONG for text in value2.values()) else 0
+        while len(value1) > _KEPT or (letters > _KEPT_TEXT and len(value1) > 1):
+            letters -= len(value1.pop(next(iter(value1))))
         return value1
 
 

@@ -40,6 +40,7 @@ def enrich(
     cache_share: float | Literal["auto"] = "auto",
     threshold: float | Literal["auto"] = "auto",
     name: str | None = None,
+    hot_keys: int | None = None,
     observation: Observation | None = None,
 ) -> DataFrame:
     """Join `stream` with `table` and return the result as a DataFrame.
@@ -60,12 +61,14 @@ def enrich(
     cache_share share of the memory for rows that are wanted often, 0 to 1; for cinlj, cmeshjoin, chybridjoin and csweepjoin
     threshold   rows of the stream that must wait for a key before its rows are kept there
     name        name of this call in reports
+    hot_keys    count the most frequent keys of the stream, for `mr.hot_keys`: how many keys a report keeps, such as 100; at
+                most 1,000. Only for equal keys
     observation a Spark `Observation` that takes the counts of a batch DataFrame
 
     Every error that can be seen beforehand is raised here, before anything runs.
     """
     check_frame(stream, "stream")
-    lookups = as_lookups(table, on, how, columns, name)
+    lookups = as_lookups(table, on, how, columns, name, hot_keys)
     check_choices(strategy, read, ordered)
     front = checked_front(strategy, cache_share, threshold)
     check_observation(observation, stream, len(lookups))

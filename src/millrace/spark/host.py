@@ -34,6 +34,7 @@ from millrace.joins.several import Several
 from millrace.relations.stored import StoredRelation
 from millrace.spark.front_stages import FrontRows
 from millrace.spark.group_order import Gathered, in_stream_order, no_rows
+from millrace.spark.key_sketch import KeySketch
 from millrace.spark.memory_split import LOOKED_UP_ROWS, SPARE_TEXT, GroupRows
 from millrace.spark.plan import JoinPlan
 from millrace.spark.registry import unit_costs
@@ -70,6 +71,8 @@ class TaskTable:
         if algorithm(self.plan.asked.strategy).cached and isinstance(self.relation, StoredRelation):
             self._front = FrontRows.of(self.relation, self.plan.asked.spec)
         self._cached: CachedJoin | None = None  # the join of this task, if it has a front stage
+        asked = self.plan.asked
+        self._sketch = KeySketch(asked.hot_keys, asked.key_types) if asked.hot_keys else None
 
     @property
     def free_bytes(self) -> int:
@@ -116,6 +119,11 @@ class TaskTable:
         reads = StepCounts(**{name: counts[name] - before[name] for name in _READ_COUNTS})
         self.ledger = Ledger(self._before + reads)
 
+    def count_keys(self, keys: Sequence[pa.Array]) -> None:
+        """Count the keys of rows that have come, if hot keys are wanted. Each row is given once, however often it is joined."""
+        if self._sketch is not None:
+            self._sketch.add(keys)
+
     def note_group(self, rows: int) -> None:
         """So many rows were joined at a time."""
         self.groups += 1
@@ -136,8 +144,8 @@ class TaskTable:
             needed,
         )
 
-    def stats(self) -> str:
-        """Counts since the last call, as JSON, and the values of the plan that were used."""
+    def stats(self, *, last: bool = True) -> str:
+        """Counts since the last call, as JSON, and the values of the plan that were used. Hot keys are told once, at last."""
         totals, before = self.ledger.totals.as_dict(), self._reported.as_dict()
         self._reported = self.ledger.totals
         counts: dict[str, Any] = {name: totals[name] - before[name] for name in totals}
@@ -156,6 +164,8 @@ class TaskTable:
             "front": self.front,
             "cache_bytes": self._cached.front.hot.nbytes if self._cached is not None and self._cached.front is not None else 0,
         }
+        if self._sketch is not None and last:
+            counts["hot_keys"] = self._sketch.as_json()
         self.groups = self._changes = 0
         self._group_rows = None
         take = getattr(self.relation, "take_io_counts", None)
@@ -249,6 +259,11 @@ class RowsHost:
         rows, held_bytes = sum(part.num_rows for part in self._held), sum(part.nbytes for part in self._held)
         if rows >= self._groups.most_rows or held_bytes >= self._key_bytes:
             yield from self._joined_in_order()
+
+    def count_keys(self, batch: pa.RecordBatch) -> None:
+        """Count the keys of rows as they come, before any of the joins."""
+        for table in self.tables:
+            table.count_keys([batch.column(mine) for mine, _ in table.plan.asked.spec.on])
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Step until no row waits; yields the output."""

@@ -28,11 +28,13 @@ from millrace.relations.key_lookup import InPlace
 from millrace.relations.range_lookup import RangesInPlace, serves
 from millrace.relations.stored import StoredRelation
 from millrace.spark.counters import TaskCounters
+from millrace.spark.key_sketch import sketch_bytes
 from millrace.spark.memory_split import Access, GroupRows, MemorySplit, RowSizes, Shape, divide
 from millrace.spark.planned import MAX_ARRAY_ROWS, PlannedTable
 from millrace.structures.window import row_bytes
 
 _ORDERING = "rows being put in order"
+_HOT_KEYS = "counters of hot keys"
 _READS: dict[ReadMode | None, str] = {
     None: "the files are scanned in place",
     "mmap": "pages are used in place",
@@ -64,11 +66,17 @@ class Asked:
     label: str  # name of the call in reports
     condition: Condition | None = None  # as it was written
     front: tuple[tuple[str, Any], ...] = ()  # what the call says of the front stage: share and threshold
+    hot_keys: int = 0  # keys that a report keeps, for `mr.hot_keys`
 
     @property
     def key_columns(self) -> list[str]:
         """Stream columns that are looked up."""
         return [self.condition.value] if isinstance(self.condition, Between) else [mine for mine, _ in self.on]
+
+    @property
+    def key_types(self) -> list[pa.DataType]:
+        """Types of the stream columns that must be equal to the key."""
+        return [self.spec.stream_schema.field(mine).type for mine, _ in self.spec.on]
 
     @property
     def fetched(self) -> tuple[str, ...]:
@@ -148,6 +156,8 @@ class JoinPlan:
         budget = Budget(self.memory.join_bytes)
         if self.asked.shape != "rows":
             budget.reserve(_ORDERING, self.memory.ordering_bytes)
+        if self.asked.hot_keys:
+            budget.reserve(_HOT_KEYS, sketch_bytes(self.asked.hot_keys, self.asked.key_types))
         return budget
 
     def lookup(self, relation: Relation) -> InstantLookup:
@@ -227,6 +237,7 @@ class JoinPlan:
             *self._front(),
             f"  memory   {format_bytes(memory.given_bytes)}: {self._memory()}",
             f"  rows     {self._group()}",
+            *([f"  counts   the {counted(asked.hot_keys, 'most frequent key')} of each task"] if asked.hot_keys else []),
         ])  # fmt: skip
 
     def _front(self) -> list[str]:

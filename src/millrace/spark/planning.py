@@ -26,7 +26,7 @@ from millrace.core.least_memory import fits, least_memory
 from millrace.core.protocols import How, JoinSpec, Relation
 from millrace.joins.matching.matcher import try_matcher
 from millrace.relations.folder import now_us
-from millrace.spark.arguments import check_name, checked_how, checked_on, chosen_columns, in_key_order
+from millrace.spark.arguments import check_name, checked_hot_keys, checked_how, checked_on, chosen_columns, in_key_order
 from millrace.spark.labels import new_label
 from millrace.spark.lookups import Lookup, check_table
 from millrace.spark.master import MasterTable
@@ -77,6 +77,12 @@ def _asked(stream: DataFrame, lookup: Lookup, memory_bytes: int, tables: int, st
     how = checked_how(lookup.how)
     on = checked_on(lookup.on)
     condition, pairs = (None, on) if isinstance(on, tuple) else (on, on.on)
+    hot_keys = checked_hot_keys(lookup.hot_keys)
+    if hot_keys and condition is not None:
+        raise ParameterError(
+            f"hot_keys counts keys that are equal, and a {condition.kind} condition has none: leave hot_keys out, or give "
+            "hot_keys=0 to this Lookup"
+        )
     sensitive = case_sensitive(stream)
     for mine, _ in pairs:
         column_field(stream, mine, "stream")  # what the stream lacks is said before what the table does
@@ -102,7 +108,7 @@ def _asked(stream: DataFrame, lookup: Lookup, memory_bytes: int, tables: int, st
     spec = _spec(stream, fields, pairs, condition, how, shape, tuple(dict.fromkeys(column for column, _ in columns)))
     label = new_label(lookup.name or table.name, streaming=stream.isStreaming)
     on = pairs if condition is None else ()
-    return Asked(table, on, how, columns, shape, name, ordered, spec, memory_bytes, tables, label, condition)
+    return Asked(table, on, how, columns, shape, name, ordered, spec, memory_bytes, tables, label, condition, hot_keys)
 
 
 def _planned_table(stream: DataFrame, lookup: Lookup, key: tuple[str, ...], read: str) -> PlannedTable:

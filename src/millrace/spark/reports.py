@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import Observation
 
@@ -125,12 +125,26 @@ class BatchReport:
         return ledger
 
 
+class SentCounts(NamedTuple):
+    """What tasks told of one call in one micro-batch."""
+
+    name: str
+    batch_id: int | None
+    texts: list[str]
+    seconds: float | None = None
+
+
 def reports(source: Any) -> list[BatchReport]:
     """The reports of a streaming query (from its recent progress), of one progress, or of an `Observation`."""
+    return [_report(*sent) for sent in sent_counts(source)]
+
+
+def sent_counts(source: Any) -> list[SentCounts]:
+    """What the reports are made of."""
     if isinstance(source, observation_classes()):
-        return [_report(observation_name(source), None, _observed(source))]
+        return [SentCounts(observation_name(source), None, _observed(source))]
     if hasattr(source, "recentProgress"):
-        return [report for progress in source.recentProgress for report in reports(progress)]
+        return [sent for progress in source.recentProgress for sent in sent_counts(progress)]
     observed = getattr(source, "observedMetrics", None)
     if observed is None:
         raise ParameterError(
@@ -138,11 +152,11 @@ def reports(source: Any) -> list[BatchReport]:
         )
     if "addBatch" not in (source.durationMs or {}):
         return []  # a query that waits tells of the batch to come, again and again
-    texts = {name: _stats(row.asDict()) for name, row in observed.items() if str(name).startswith(PREFIX)}
+    texts = {str(name): _stats(row.asDict()) for name, row in observed.items() if str(name).startswith(PREFIX)}
     sent, of_run = collected(str(source.runId), source.batchId)
     texts.update(sent)
     seconds, names = _seconds(source), shown_names(texts, of_run)
-    return [_report(name, source.batchId, texts[label], seconds) for label, name in names.items()]
+    return [SentCounts(name, source.batchId, texts[label], seconds) for label, name in names.items()]
 
 
 def _seconds(progress: Any) -> float | None:

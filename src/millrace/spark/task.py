@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -37,33 +37,39 @@ class KeysPass:
         rows = held_bytes = most_rows = most_bytes = 0
         hosts: list[KeysHost] = []
         acknowledge_quickly()
-        for columns in batches:
-            if len(columns[0]) == 0:
-                continue
+        for columns, last in _told_apart(
+            batches, ahead=any(plan.asked.hot_keys and plan.counters is None for plan in self.plans)
+        ):
             if not hosts:
                 hosts = [keys_host(plan, columns[-1][0].value) for plan in self.plans]
                 most_rows = min((host.holds_rows for host in hosts if host.holds_rows), default=0)
                 most_bytes = min(host.table.plan.memory.key_bytes for host in hosts)
             if rows and rows + len(columns[0]) > most_rows:
-                yield from self._structs(hosts, _whole(group))
+                yield from self._structs(hosts, _whole(group), last=False)
                 group, rows, held_bytes = [], 0, 0
+            for host, keys in zip(hosts, self._keys(columns), strict=True):
+                host.table.count_keys(keys)
             group.append(columns[:-1])
             rows += len(columns[0])
             held_bytes += sum(column.nbytes for column in columns[:-1])
             if rows >= most_rows or held_bytes >= most_bytes:
-                yield from self._structs(hosts, _whole(group))
+                yield from self._structs(hosts, _whole(group), last)
                 group, rows, held_bytes = [], 0, 0
         if rows:
-            yield from self._structs(hosts, _whole(group))
+            yield from self._structs(hosts, _whole(group), last=True)
         _close([host.table for host in hosts])
 
-    def _structs(self, hosts: Sequence[KeysHost], columns: Sequence[pa.Array]) -> Iterator[pa.Array]:
-        """Structs of rows, as many at a time as all tables have ready."""
-        turns, at = [], 0
-        for plan, host in zip(self.plans, hosts, strict=True):
+    def _keys(self, columns: Sequence[pa.Array]) -> Iterator[Sequence[pa.Array]]:
+        """The key columns of each table."""
+        at = 0
+        for plan in self.plans:
             width = len(plan.asked.spec.stream_schema)
-            turns.append(_Turn(host, columns[at : at + width]))
+            yield columns[at : at + width]
             at += width
+
+    def _structs(self, hosts: Sequence[KeysHost], columns: Sequence[pa.Array], last: bool) -> Iterator[pa.Array]:
+        """Structs of rows, as many at a time as all tables have ready. `last`: no more rows come."""
+        turns = [_Turn(host, keys, last) for host, keys in zip(hosts, self._keys(columns), strict=True)]
         left = len(columns[0])
         while left:
             rows = min(turn.ready() for turn in turns)
@@ -78,9 +84,10 @@ class KeysPass:
 class _Turn:
     """A table's part in a group: the rows that its host has joined, and how many of them went back."""
 
-    def __init__(self, host: KeysHost, keys: Sequence[pa.Array]) -> None:
+    def __init__(self, host: KeysHost, keys: Sequence[pa.Array], last: bool) -> None:
         self._host = host
         self._keys = keys
+        self._last = last
         self._next = 0  # keys that were joined
         self._joined: Joined | None = None
         self._at = 0
@@ -104,7 +111,8 @@ class _Turn:
         columns = self._joined.columns(start, self._at)
         table = self._host.table
         if table.plan.counters is None:
-            columns = [*columns, with_last_row(rows, table.stats() if self._at == self._joined.rows else None)]
+            last = self._last and self._next == len(self._keys[0])
+            columns = [*columns, with_last_row(rows, table.stats(last=last) if self._at == self._joined.rows else None)]
         return columns
 
 
@@ -125,6 +133,7 @@ class RowsPass:
             if host is None:
                 host = RowsHost(self.plans, batch.column(batch.num_columns - 1)[0].value)
             rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self.plans[0].asked.spec.stream_schema)
+            host.count_keys(rows)
             for output in host.feed(rows):
                 yield from self._rows_out(output.columns)
         if host is None:
@@ -146,6 +155,22 @@ class RowsPass:
         for start in range(0, len(columns[0]), EMIT_ROWS):
             part = [column.slice(start, EMIT_ROWS) for column in columns]
             yield _positional([*part, *(beside_rows(len(part[0]), self._noted) if self._noted else [])])
+
+
+def _told_apart(batches: Iterable[tuple[pa.Array, ...]], *, ahead: bool) -> Iterator[tuple[tuple[pa.Array, ...], bool]]:
+    """Batches that have rows, each with whether it is the last. Only a look ahead can tell; without, none is said to be."""
+    held: tuple[pa.Array, ...] | None = None
+    for columns in batches:
+        if len(columns[0]) == 0:
+            continue
+        if not ahead:
+            yield columns, False
+            continue
+        if held is not None:
+            yield held, False
+        held = columns
+    if held is not None:
+        yield held, True
 
 
 def _whole(group: list[tuple[pa.Array, ...]]) -> list[pa.Array]:
