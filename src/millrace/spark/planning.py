@@ -108,7 +108,7 @@ def _asked(stream: DataFrame, lookup: Lookup, memory_bytes: int, tables: int, st
     spec = _spec(stream, fields, pairs, condition, how, shape, tuple(dict.fromkeys(column for column, _ in columns)))
     label = new_label(lookup.name or table.name, streaming=stream.isStreaming)
     on = pairs if condition is None else ()
-    return Asked(table, on, how, columns, shape, name, ordered, spec, memory_bytes, tables, label, condition, hot_keys)
+    return Asked(table, on, how, columns, shape, name, ordered, spec, memory_bytes, tables, label, condition, hot_keys=hot_keys)
 
 
 def _planned_table(stream: DataFrame, lookup: Lookup, key: tuple[str, ...], read: str) -> PlannedTable:
