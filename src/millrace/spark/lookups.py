@@ -28,7 +28,7 @@ class Lookup:
     hot_keys: int | None = None  # 0: none of this table
 
 
-def as_lookups(table: Any, on: On | None, how: str, columns: Any, name: str | None, hot_keys: Any) -> list[Lookup]:
+def as_lookups(table: Any, on: On | None, how: str, columns: Any, name: str | None, hot_keys: Any = None) -> list[Lookup]:
     """The table or tables of a call, as a list of look-ups."""
     check_name(name)
     checked_how(how)
