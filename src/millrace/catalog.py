@@ -22,9 +22,11 @@ from millrace.joins.csweepjoin import CSweepJoin
 from millrace.joins.hybridjoin import HybridJoin
 from millrace.joins.inlj import IndexNestedLoopJoin
 from millrace.joins.meshjoin import MeshJoin
+from millrace.joins.partitionjoin import PartitionJoin
 from millrace.joins.reading import has_index
 from millrace.joins.rmeshjoin import RMeshJoin
 from millrace.joins.several import Several
+from millrace.joins.ssij import SemiStreamedIndexJoin
 from millrace.joins.sweepjoin import SweepJoin
 from millrace.joins.xhybridjoin import XHybridJoin
 
@@ -162,6 +164,22 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         drained={"cache_share": FIRST_SHARE, "fill_first": True},
         instant=True,
         cached=True,
+    ),
+    Algorithm(
+        name="ssij",
+        join=SemiStreamedIndexJoin,
+        paper="Bornea et al., Semi-Streamed Index Join for Near-Real Time Execution of ETL Transformations, ICDE 2011",
+        needs_index=True,
+        conditions=("equality",),
+        hosts=("process",),
+    ),
+    Algorithm(
+        name="partitionjoin",
+        join=PartitionJoin,
+        paper="Chakraborty, Singh, A Partition-based Approach to Support Streaming Updates over Persistent Data, IPDPS 2009",
+        needs_index=True,
+        conditions=("equality",),
+        hosts=("process",),
     ),
 )
 

@@ -36,7 +36,7 @@ def test_there_are_no_gaps() -> None:
     """Written out, so that whoever adds an algorithm, a condition or a law sees that its cells are there."""
     assert [row.name for row in ALGORITHMS] == [
         "inlj", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "sweepjoin", "cinlj", "cmeshjoin", "chybridjoin",
-        "csweepjoin",
+        "csweepjoin", "ssij", "partitionjoin",
     ]  # fmt: skip
     assert CONDITIONS == ("equality", "between", "near", "similar", "expr")
     assert len(LAWS) == 33
@@ -45,4 +45,4 @@ def test_there_are_no_gaps() -> None:
     assert {column for column in COLUMNS if column not in scans} == {
         Column(row.name, "equality") for row in ALGORITHMS if row.name not in ("meshjoin", "rmeshjoin")
     }
-    assert len(CELLS) == (12 + 8) * 33 * 4 == 2640
+    assert len(CELLS) == (12 + 10) * 33 * 4 == 2904

@@ -32,6 +32,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "cmeshjoin": {"buffer_pages": 2, "tuples_per_step": 3, "threshold": 1},
     "chybridjoin": {"buffer_pages": 1, "threshold": 1},
     "csweepjoin": {"buffer_pages": 2, "threshold": 1, "costs": UnitCosts(seek=0.0)},
+    "ssij": {"buffer_pages": 1, "cache_share": 0.0, "pending_tuples": 2, "waiting_tuples": 3},
+    "partitionjoin": {"buffer_pages": 2, "cache_share": 0.0, "worth_tuples": 2, "age_limit": 4},
 }
 
 

@@ -21,7 +21,7 @@ each = pytest.mark.parametrize("row", ALGORITHMS, ids=lambda row: row.name)
 def test_the_joins_that_exist() -> None:
     assert [row.name for row in ALGORITHMS] == [
         "inlj", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "sweepjoin", "cinlj", "cmeshjoin", "chybridjoin",
-        "csweepjoin",
+        "csweepjoin", "ssij", "partitionjoin",
     ]  # fmt: skip
 
 
@@ -36,22 +36,9 @@ def test_an_algorithm_has_its_module_its_tests_and_its_page(row: Algorithm) -> N
 def test_every_join_of_the_package_is_listed() -> None:
     folder = Path(str(millrace.__file__)).parent / "joins"
     shared = {
-        "cached",
-        "front_stage",
-        "hot_file",
-        "hot_rows",
-        "recent_keys",
-        "__init__",
-        "door",
-        "emit",
-        "fetch",
-        "found_matches",
-        "reading",
-        "scan",
-        "several",
-        "sizing",
-        "stream_order",
-    }
+        "__init__", "blocks", "cached", "door", "emit", "fetch", "found_matches", "front_stage", "hot_file", "hot_rows", "reading",
+        "recent_keys", "scan", "several", "sizing", "stream_order",
+    }  # fmt: skip
     assert {file.stem for file in folder.glob("*.py")} - shared == {row.name for row in ALGORITHMS}
 
 
@@ -79,6 +66,7 @@ def test_parameters_reach_the_join() -> None:
 
 def test_an_unknown_strategy_is_an_error_that_lists_what_exists() -> None:
     with pytest.raises(
-        StrategyError, match="'mashjoin'; choose one of inlj, meshjoin, rmeshjoin, hybridjoin, xhybridjoin, sweepjoin, cinlj"
+        StrategyError,
+        match="'mashjoin'; choose one of inlj, meshjoin, rmeshjoin, hybridjoin, xhybridjoin, sweepjoin, cinlj, cmeshjoin",
     ):
         algorithm("mashjoin")

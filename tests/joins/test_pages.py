@@ -10,7 +10,7 @@ import pytest
 PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
 
 
-@pytest.mark.parametrize("page", ["inlj", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin"])
+@pytest.mark.parametrize("page", ["inlj", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "ssij", "partitionjoin"])
 def test_the_example_prints_what_the_page_says(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.DOTALL)
     exec(compile(example, f"{page}.md", "exec"), {})

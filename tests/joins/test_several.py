@@ -146,7 +146,9 @@ def test_columns_of_the_same_name_are_refused() -> None:
         Several([])
 
 
-@pytest.mark.parametrize("strategy", ["sweepjoin", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "inlj"])
+@pytest.mark.parametrize(
+    "strategy", ["sweepjoin", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "inlj", "ssij", "partitionjoin"]
+)
 @pytest.mark.parametrize("mode", ["buffered", "mmap"])
 def test_joins_may_take_turns_with_one_table(tmp_path: Path, strategy: str, mode: ReadMode) -> None:
     """What one of them reads must not touch the pages that the other is at: keys with many rows are put out in portions."""

@@ -192,8 +192,10 @@ def checked_hot_keys(wanted: Any) -> int:
 
 
 def check_choices(strategy: Any, read: Any, ordered: Any) -> None:
-    if strategy != "auto" and strategy not in (names := [row.name for row in ALGORITHMS]):
-        raise StrategyError(f"there is no strategy {strategy!r}; choose one of auto, {', '.join(names)}")
+    if strategy != "auto" and strategy not in (names := [row.name for row in ALGORITHMS if "spark" in row.hosts]):
+        known = any(row.name == strategy for row in ALGORITHMS)
+        wrong = f"strategy {strategy!r} does not run on Spark" if known else f"there is no strategy {strategy!r}"
+        raise StrategyError(f"{wrong}; choose one of auto, {', '.join(names)}")
     if read != "auto" and read not in READ_MODES:
         raise ParameterError(f"read must be one of auto, {', '.join(READ_MODES)}; got {read!r}")
     if not isinstance(ordered, bool):
