@@ -21,6 +21,7 @@ from millrace.bench.options import (
     JoinOptions,
     OnlineOptions,
     ReadOptions,
+    SheddingOptions,
     option,
 )
 
@@ -131,6 +132,17 @@ def joins(options: JoinOptions, console: Console) -> Outcome:
     with joins_progress(console) as progress:
         report = run_joins(options, progress)
     return report, joins_table(report)
+
+
+@command(bench_app, "shedding", SheddingOptions)
+def shedding(options: SheddingOptions, console: Console) -> Outcome:
+    """Compare ways to shed load while tuples arrive faster than a join can serve them. Needs no Spark."""
+    from millrace.bench.shedding.report import shedding_progress, shedding_table
+    from millrace.bench.shedding.shedding import run_shedding
+
+    with shedding_progress(console) as progress:
+        report = run_shedding(options, progress)
+    return report, shedding_table(report)
 
 
 @command(bench_app, "estimate", EstimateOptions)

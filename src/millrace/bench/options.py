@@ -51,6 +51,7 @@ REAL_DISK = "disk"
 
 HOT_KEYS = ("scattered", "sorted")
 OVERLAPS = ("synchronous", "overlapped")
+SHEDDING_POLICIES = ("drop", "sample", "keep", "considering", "selective")
 COVERAGE_PARTS = ("engine", "model")
 
 
@@ -276,6 +277,73 @@ class JoinOptions:
         if not share > 0:
             raise ParameterError(f"memory is {memory!r}; give bytes such as 50m, or a share of the table such as 10%.")
         return max(1, int(share * rows * self.row_bytes))
+
+    def to_json(self) -> dict[str, Any]:
+        return _without_folder(self)
+
+
+@dataclass(frozen=True)
+class SheddingOptions:
+    """Options of `bench shedding`: every size x device x budget x place of hot keys x join is a cell for all policies.
+
+    For the full run: `--rows 10000000 --memory 1%,10%`.
+    """
+
+    rows: tuple[int, ...] = option((400_000,), "Rows of the table. Several sizes, with commas, make a grid.")
+    row_bytes: int = option(120, "Bytes of a row.")
+    page_bytes: int = option(16 << 10, "Bytes of a page.")
+    memory: tuple[str, ...] = option(
+        ("2%",), "Memory of a join: bytes such as 50m, or a share of the table such as 10%. Several with commas."
+    )
+    zipf: float = option(1.0, _ZIPF)
+    hot_keys: tuple[str, ...] = option(HOT_KEYS, f"Where frequent keys lie in the table, with commas: {', '.join(HOT_KEYS)}.")
+    devices: tuple[str, ...] = option(("hdd2008",), f"Some of {', '.join((REAL_DISK, *DEVICES))}; all but disk are simulated.")
+    overlap: str = option(OVERLAPS[0], f"Reads of simulated devices, beside the join's work: {' or '.join(OVERLAPS)}.")
+    joins: tuple[str, ...] = option(
+        ("inlj", "meshjoin", "hybridjoin", "sweepjoin"), "Joins, with commas: any of the catalogue."
+    )
+    policies: tuple[str, ...] = option(SHEDDING_POLICIES, f"Policies, with commas: some of {', '.join(SHEDDING_POLICIES)}.")
+    overload: float = option(2.0, "Tuples that arrive, as a multiple of the join's full speed.")
+    position: float = option(
+        0.15, "For considering: the place of HYBRIDJOIN's queue that is read next. 0: the oldest, 1: the newest."
+    )
+    age_limit: int = option(0, "Steps after which a tuple that was shed comes back. 0: 16 times the longest wait of the join.")
+    seconds: float = option(3.0, "Seconds of full speed, and half of the seconds of overload, on the disk.")
+    windows: float = option(2.0, "How long a join is measured on simulated devices, in windows full of tuples.")
+    tuples: int = option(10_000, "Least number of tuples measured.")
+    seed: int = option(1, _SEED)
+    data: Path | None = option(None, _DATA)
+
+    def __post_init__(self) -> None:
+        if not self.overload > 0:
+            raise ParameterError(f"overload is {self.overload}; give more than 0.")
+        if not 0 <= self.position <= 1:
+            raise ParameterError(f"position is {self.position}; give 0 (the oldest) to 1 (the newest).")
+        if self.zipf < 0:
+            raise ParameterError(f"zipf is {self.zipf}; give 0 (uniform) or more.")
+        _at_least("age_limit", self.age_limit, 0)
+        _some("joins", self.joins)
+        _known("hot_keys", self.hot_keys, HOT_KEYS)
+        _known("policy", self.policies, SHEDDING_POLICIES)
+        _ = self.table  # checks what is shared with `bench joins`
+
+    @property
+    def table(self) -> JoinOptions:
+        """The options of `bench joins` for the same table."""
+        shared = (
+            "rows",
+            "row_bytes",
+            "page_bytes",
+            "memory",
+            "devices",
+            "overlap",
+            "seconds",
+            "windows",
+            "tuples",
+            "seed",
+            "data",
+        )
+        return JoinOptions(**{name: getattr(self, name) for name in shared})
 
     def to_json(self) -> dict[str, Any]:
         return _without_folder(self)

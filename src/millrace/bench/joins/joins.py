@@ -95,7 +95,7 @@ def run_joins(options: JoinOptions, progress: JoinProgress | None = None) -> dic
         "clock": f"{REAL_DISK}: this machine's, direct reads; other devices: by formula ({options.overlap})",
         "seed": options.seed,
         "options": options.to_json(),
-        **_about_machine(),
+        **about_machine(),
         "unit_costs": vars(UnitCosts()),
         "tables": tables,
         "rows_agree": all(result["rows_right"] for result in results if result["status"] == OK),
@@ -273,6 +273,6 @@ def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {**runs[middle], **profile, "rates": rates}
 
 
-def _about_machine() -> dict[str, Any]:
+def about_machine() -> dict[str, Any]:
     machine = {"cores": os.cpu_count(), "memory_bytes": machine_bytes(), "system": platform.system()}
     return {"versions": versions_of(*_PACKAGES), "machine": machine}

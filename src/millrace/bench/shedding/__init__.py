@@ -1,0 +1,1 @@
+"""`millrace bench shedding`: joins under twice the load that they can serve."""
