@@ -9,8 +9,8 @@ A step goes through three turns. Each turn ends when nothing is at hand any more
     read     the pages of the blocks that are due; the tuples that waited for them are at hand
     over     the step ends
 
-A tuple at hand meets its page. If its key goes on, the tuple then wants the next page: it is at hand again, or waits for the next
-block. If the output of a step is full, the next step goes on at the same place. So a read that is due comes before new tuples.
+A tuple at hand meets its page. If its key goes on, the tuple then wants the next page: it is at hand again, or waits for the
+next block. If the output of a step is full, the next step goes on at the same place. So a read that is due comes before new tuples.
 """
 
 from __future__ import annotations
@@ -103,6 +103,12 @@ class BlockJoin(Windowed):
         self._came += taken
         self.pending += taken
         return taken
+
+    def _let_go(self, slots: Int64Array) -> Int64Array:
+        """Tuples that are not looked up yet."""
+        gone = self._arrivals.remove(self._window.marked(slots))
+        self.pending -= len(gone)
+        return gone
 
     def step(self) -> Step:
         step = self._emitter.go_on() if self._emitter.behind else self._loop()

@@ -85,7 +85,6 @@ class Overloaded:
         self.join = join
         self.policy = policy
         self._policy = make_policy(policy, join)
-        self._stage = stage_that_waits(join)
         self._position = position if policy == "considering" else 0.0
         self.age_limit = age_limit if age_limit is not None else _WAITS * int(join.longest_wait)
         self._capacity = int(join.capacity)
@@ -105,6 +104,11 @@ class Overloaded:
         self._served = float(self._capacity)
         self._failed: SpillError | None = None  # to be raised by the next call
         self._give_up = False  # shedding has just failed: the next step does without
+
+    @property
+    def _stage(self) -> Any:
+        """Where tuples wait now: a cached join makes its back stage anew when it shares out its memory."""
+        return stage_that_waits(self.join)
 
     def _reserved(self, memory: int | str | None) -> Budget:
         """What this takes beside the join."""
