@@ -10,7 +10,8 @@ A step goes through three turns. Each turn ends when nothing is at hand any more
     over     the step ends
 
 A tuple at hand meets its page. If its key goes on, the tuple then wants the next page: it is at hand again, or waits for the
-next block. If the output of a step is full, the next step goes on at the same place. So a read that is due comes before new tuples.
+next block. If the output of a step is full, the next step goes on at the same place. So a read that is due comes before new
+tuples.
 """
 
 from __future__ import annotations
@@ -114,6 +115,12 @@ class BlockJoin(Windowed):
         step = self._emitter.go_on() if self._emitter.behind else self._loop()
         self.pending -= step.counts.removed
         return step
+
+    @property
+    def _looks_in_place(self) -> int:
+        """The most portions that pages used in place are looked at for while a tuple is inside: those of the tuples before it,
+        and of the tuples that are looked up with it, for each page of a key."""
+        return 2 * self._key_pages * -(-self.capacity // self._portion)
 
     def _look_up_due(self) -> bool:
         """Whether new tuples are to be looked up now."""

@@ -111,7 +111,7 @@ class PartitionJoin(BlockJoin):
         read of every partition. If the index lies on disk, also the steps that a tuple may wait for a look-up."""
         look_up = COLD_STEPS + 1 if disk_index(self._relation) is not None else 0
         if self._relation.resident:
-            return look_up + self._key_pages
+            return look_up + self._looks_in_place
         return look_up + self._key_pages * (self.age_limit + self.blocks + 1)
 
     def _look_up_due(self) -> bool:

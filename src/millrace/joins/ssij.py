@@ -120,7 +120,7 @@ class SemiStreamedIndexJoin(BlockJoin):
         steps before them."""
         look_up = self._age_limit + 1 + (COLD_STEPS if disk_index(self._relation) is not None else 0)
         if self._relation.resident:
-            return look_up + self._key_pages
+            return look_up + self._looks_in_place
         phase = -(-self.blocks // self.buffer_pages)
         return look_up + self._key_pages * (2 * phase + self._age_limit + 1)
 
