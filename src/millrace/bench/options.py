@@ -289,7 +289,7 @@ class SheddingOptions:
     For the full run: `--rows 10000000 --memory 1%,10%`.
     """
 
-    rows: tuple[int, ...] = option((400_000,), "Rows of the table. Several sizes, with commas, make a grid.")
+    rows: tuple[int, ...] = option((200_000,), "Rows of the table. Several sizes, with commas, make a grid.")
     row_bytes: int = option(120, "Bytes of a row.")
     page_bytes: int = option(16 << 10, "Bytes of a page.")
     memory: tuple[str, ...] = option(

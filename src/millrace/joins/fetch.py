@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.arrays import BoolArray, FloatArray, Int64Array
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import NO_PLACE, IndexedRelation, JoinSpec, PageRun, Waiting
 from millrace.core.step import Step, StepCounts
@@ -154,10 +154,6 @@ class FetchJoin(Windowed):
             return None
         places: Int64Array = self._partition(pages)
         return np.where(pages >= self.pinned_pages, places, NO_PLACE)
-
-    def place_costs(self) -> FloatArray:
-        """Every partition costs the same."""
-        return np.ones(self.partitions)
 
     def step(self) -> Step:
         step = self._emitter.go_on() if self._emitter.behind else self._loop()

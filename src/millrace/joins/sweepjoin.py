@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.arrays import FloatArray, Int64Array
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import NO_PLACE, IndexedRelation, JoinSpec, PageRun, Waiting
 from millrace.core.step import Step, StepCounts
@@ -38,6 +38,7 @@ from millrace.structures.window import Window, Windowed
 
 BUFFER_BYTES = 16 << 20  # long enough that a step's own cost does not count
 _FEW_PAGES = 6
+_ZONE_GAPS, _ZONES = 4, 16  # of a zone: gaps; and how many zones there are at least
 _STAYS = 8  # windows of tuples that pages serve before the head moves on: hot pages are not read for each window again
 _SCRATCH_BYTES = 80  # per comparison of a step: slots, pages, done, first row, count, and the pairs made of them
 
@@ -127,26 +128,25 @@ class SweepJoin(Windowed):
         return np.concatenate((gone, self._buckets.remove(np.setdiff1d(slots, gone))))
 
     def waiting(self) -> Waiting:
-        """Tuples that can be given back, and the pages that they wait for."""
+        """Tuples that can be given back, and the zones of pages that they wait for."""
         new = self._arrivals.slots
         slots, pages = self._buckets.slots()
-        places = np.concatenate((pages, np.full(len(new), NO_PLACE)))
+        places = np.concatenate((pages // self._zone_pages, np.full(len(new), NO_PLACE)))
         return self._window.waiting(np.concatenate((slots, new)), places)
 
     @property
     def places(self) -> int:
-        return self._relation.pages
+        """Zones of pages. Skipping a zone saves time: it is several times as long as a gap that is read through."""
+        return -(-self._relation.pages // self._zone_pages)
+
+    @property
+    def _zone_pages(self) -> int:
+        return max(1, min(_ZONE_GAPS * self._gap_pages, self._relation.pages // _ZONES))
 
     def place_of(self, rows: pa.RecordBatch) -> Int64Array | None:
-        """The page that each of these tuples will wait for first. None if telling costs a read."""
-        return pages_of(self._relation, self._window, rows)
-
-    def place_costs(self) -> FloatArray:
-        """By page, in pages: the page, and the way to it from the last wanted page, which costs a seek at most."""
-        costs = np.full(self._relation.pages, 1.0 + self._gap_pages)
-        wanted = self._buckets.wanted(crossing=False)
-        costs[wanted] = np.minimum(np.diff(wanted, prepend=-1), 1 + self._gap_pages)
-        return costs
+        """The zone that each of these tuples will wait for first. None if telling costs a read."""
+        pages = pages_of(self._relation, self._window, rows)
+        return None if pages is None else np.where(pages == NO_PLACE, NO_PLACE, pages // self._zone_pages)
 
     def _loop(self) -> Step:
         if len(self._arrivals) and self._takes_more:

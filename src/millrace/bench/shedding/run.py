@@ -24,10 +24,9 @@ class OverloadRun(JoinRun):
         self.longest_age = 0.0
 
     def overload(self, rate: float, limits: Limits) -> dict[str, Any]:
-        """Let `rate` tuples a second arrive until so many have been served; returns what was served in the second half."""
-        start, first = self.clock.now, self.ledger.totals.removed
-        middle = None
-        while (share := limits.share(self.ledger.totals.removed - first, self.clock.now - start)) < 1:
+        """Let `rate` tuples a second arrive until so many have come; returns what was served in the second half."""
+        start, middle = self.clock.now, None
+        while (share := limits.share(self.feed.taken, self.clock.now - start)) < 1 or middle is None:
             if middle is None and share >= 0.5:
                 middle = self.clock.now, self.ledger.totals.removed, self.feed.taken, self.shedding.deferred
             arrived = int((self.clock.now - start) * rate) + 1
@@ -36,7 +35,6 @@ class OverloadRun(JoinRun):
             elif not self.host.waiting:
                 self.clock.skip_to(start + self.feed.taken / rate)
             self._age()
-        assert middle is not None
         then, served, arrived, outside = middle
         seconds, tuples = self.clock.now - then, self.ledger.totals.removed - served
         return {

@@ -172,7 +172,7 @@ def _one_run(
     ) as shedding:
         run = OverloadRun(shedding, stream, clock)
         once = _limits(join, store, options)
-        overload = run.overload(options.overload * rate, Limits(2 * once.tuples, 2 * once.seconds))
+        overload = run.overload(options.overload * rate, Limits(2 * options.overload * once.tuples, 2 * once.seconds))
         drained = run.empty()
         return {
             **overload,

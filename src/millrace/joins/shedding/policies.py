@@ -110,7 +110,8 @@ class Considering:
 
 
 class Selective:
-    """Those on the poorest pages. What a page is worth: how often tuples for it came lately, against the cost of a read.
+    """Those on the poorest pages. What a place is worth: how often tuples for it came lately. Joins choose places that cost
+    the same: a partition of HYBRIDJOIN, or a zone of SWEEPJOIN that is long enough for skipping it to save time.
 
     The number of tuples that wait for a page now would mislead: nobody waits for the richest page just after it was read. So
     arrivals are counted by page, and counts are halved from time to time. If a look-up costs a read, those that wait now count.
@@ -142,7 +143,7 @@ class Selective:
         rows = inside.buffer.whole().rows.take(pa.array(arrived)) if self._counts is not None else None
         worth = np.full(len(arrived), np.inf)
         if rows is not None:
-            worth = self._worth(self._places(rows, inside.join), inside.join, self._counts)
+            worth = self._worth(self._places(rows, inside.join), self._counts)
         poor = np.flatnonzero(worth <= self._poor)
         if len(poor) >= count:
             return Chosen(arrived[poor[_lowest(worth[poor], count)]])
@@ -154,7 +155,7 @@ class Selective:
         counts = self._counts
         if counts is None:
             counts = np.bincount(waiting.places[waiting.places != NO_PLACE], minlength=stage.places).astype(np.float64)
-        every = np.concatenate((worth, self._worth(waiting.places, stage, counts)))
+        every = np.concatenate((worth, self._worth(waiting.places, counts)))
         every[np.isinf(every)] = np.finfo(np.float64).max
         chosen = _lowest(every, min(count, len(every)))
         if self._counts is not None and len(chosen):
@@ -163,13 +164,13 @@ class Selective:
         return Chosen(arrived[early], waiting.numbers[chosen[chosen >= len(arrived)] - len(arrived)])
 
     @staticmethod
-    def _worth(places: Int64Array | None, stage: Any, counts: FloatArray | None) -> FloatArray:
+    def _worth(places: Int64Array | None, counts: FloatArray | None) -> FloatArray:
         """By tuple. A tuple that waits for no page costs nothing: it is worth more than any other."""
         assert places is not None
         assert counts is not None
         known = places != NO_PLACE
         worth = np.full(len(places), np.inf)
-        worth[known] = (counts / stage.place_costs())[places[known]]
+        worth[known] = counts[places[known]]
         return worth
 
     @staticmethod
