@@ -309,7 +309,7 @@ class SheddingOptions:
     )
     age_limit: int = option(0, "Steps after which a tuple that was shed comes back. 0: 16 times the longest wait of the join.")
     seconds: float = option(3.0, "Seconds of full speed, and half of the seconds of overload, on the disk.")
-    windows: float = option(2.0, "How long a join is measured on simulated devices, in windows full of tuples.")
+    windows: float = option(6.0, "How long a join is measured on simulated devices, in windows full of tuples.")
     tuples: int = option(10_000, "Least number of tuples measured.")
     seed: int = option(1, _SEED)
     data: Path | None = option(None, _DATA)

@@ -9,15 +9,17 @@ for shedding *after considering*. Polyzotis et al. (MESHJOIN, TKDE 2008) for she
                  [ shed file, or another sink: oldest first ]
 
 The loop, with w = tuples served in a step:
-    1. more than 2w tuples in the buffer: the policy chooses as many as are too many, and they are shed;
-    2. the join takes from the buffer what it has room for, and makes a step;
+    1. the join takes what it has room for. If more than 2w tuples are left in the buffer, the policy chooses as many as are
+       too many, and they are shed;
+    2. the join takes what it has room for now, and makes a step;
     3. fewer than 2w in the buffer: tuples that were shed come back, oldest first, up to 2w. Tuples that were outside for
        longer than the age limit come back even if there are more, and are not shed again.
 
 Differs from the paper:
     - w counts all tuples that left in a step, those of a front stage too. The larger of the last step and a running mean
       counts, so that one poor page does not look like overload. The paper compares with w_B alone.
-    - Policies that look through the window shed a sixteenth of it at least, because one look costs the same for any number.
+    - The join takes what it has room for before tuples are shed: a read that served many leaves more room than 2w.
+    - All policies shed a sixteenth of the window at least, because one look through it costs the same for any number.
     - The paper loads 2w tuples back; here what is missing to 2w.
     - Nothing is ever lost, except by policy `drop`: a tuple that can't be written stays.
 """
@@ -242,8 +244,10 @@ class Overloaded:
             self._shed_positions(np.arange(before - max(1, before // 4), before))
 
     def _shed_excess(self) -> None:
+        """What the join has room for is no excess, so it comes first."""
+        self._fill()
         excess = len(self._buffer) - self._wanted
-        portion = self._capacity // _PORTION if self._policy.asks_window else 0
+        portion = self._capacity // _PORTION
         room = int((self._limit - self._buffer.nbytes) / max(1.0, self._buffer.row_bytes))
         if excess > 0 and (excess >= portion or room < excess):
             self._shed(excess)

@@ -58,7 +58,7 @@ class Chosen:
 
 
 class Policy(Protocol):
-    asks_window: bool  # it looks through the window: worth it only for many tuples at once
+    asks_window: bool  # it looks through the window, and needs memory for this
 
     def arrive(self, rows: pa.RecordBatch, join: Any) -> None:
         """These rows come into the buffer."""
