@@ -42,6 +42,7 @@ def main(spark: SparkSession, folder: Path) -> dict[str, Any]:
     lake = mr.ParquetTable(folder / "unique.parquet")
     found["parquet left"] = checked(sales, lake, "left", sales.join(spark.read.parquet(lake.path), "id", "left"))
     found["lookups"] = lookups(sales, folder)
+    found["hot keys"] = hot_keys(spark, source, folder)
     found["foreach"] = foreach(spark, source, folder)
     found["errors"] = errors(spark, sales, folder)
     return found
@@ -68,6 +69,23 @@ def lookups(sales: DataFrame, folder: Path) -> bool:
     both = mr.enrich(sales, [mr.Lookup(one, "id", columns={"name": "a"}), mr.Lookup(other, "id", columns={"price": "b"})])
     chained = mr.enrich(mr.enrich(sales, one, "id", columns={"name": "a"}), other, "id", columns={"price": "b"})
     return bool(same_rows(both, chained))
+
+
+def hot_keys(spark: SparkSession, source: Path, folder: Path) -> dict[str, list[Any]]:
+    """The last digits of the ids, most frequent first, counted by an observation and over a streaming query."""
+    found = {}
+    for shape in ("unique", "many"):
+        table, watch = mr.MasterTable.open(folder / shape), Observation()
+        batch = spark.read.parquet(str(source)).selectExpr("id % 10 AS digit")
+        mr.enrich(batch, table, ("digit", "id"), how="left", hot_keys=20, observation=watch).count()
+        stream = files(spark, source).selectExpr("id % 10 AS digit")
+        writer = mr.enrich(stream, table, ("digit", "id"), how="left", hot_keys=20).writeStream.format("noop")
+        checkpoint = str(folder / f"{shape}-hot-checkpoint")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        for way, hot in ((f"{shape} observed", mr.hot_keys(watch)), (f"{shape} streamed", mr.hot_keys(query))):
+            found[way] = [hot.rows, hot.null_keys, sorted([one.key, one.rows, one.at_most] for one in hot)]
+    return found
 
 
 def foreach(spark: SparkSession, source: Path, folder: Path) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.cluster.data import FILES, ROWS_PER_FILE, batches, truth
+from tests.cluster.data import FILES, ROWS_PER_FILE, SALES, batches, truth
 from tests.cluster.standalone import Cluster, Program
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.cluster]
@@ -26,6 +27,11 @@ def test_a_connect_client_builds_and_enriches_as_any_other(cluster: Cluster, pro
         if copies > 1:
             assert found[f"{shape} inner"] == {"same": True, "report": truth(0, ALL, copies)}
     assert found["lookups"]
+    digits = Counter(one % 10 for one in SALES["id"].to_pylist() if one is not None)
+    hot = [ALL, ALL - digits.total(), sorted([digit, rows, rows] for digit, rows in digits.items())]
+    for shape in ("unique", "many"):
+        assert found["hot keys"][f"{shape} observed"] == hot
+        assert found["hot keys"][f"{shape} streamed"] == hot
     assert found["foreach"] == truth(0, ALL)[1]
 
     said = found["errors"]

@@ -90,6 +90,24 @@ def enrich_lookups(options: EnrichOptions, console: Console) -> Outcome:
 
 
 @command(
+    bench_app, "enrich-hot-keys", EnrichOptions,
+    only=("rows", "batch_rows", "wide", "zipf", "cold_batches", "warm_batches", "how", "memory", "seed", "data"),
+    instead=_CLOSE_CALLS | {
+        "batch_rows": option((200_000, 1_000_000), "Rows of a micro-batch. Separate several sizes by commas."),
+        "warm_batches": option(30, "Rounds that are measured."),
+    },
+)  # fmt: skip
+def enrich_hot_keys(options: EnrichOptions, console: Console) -> Outcome:
+    """Compare enrich that counts hot keys with enrich that does not, micro-batch by micro-batch."""
+    from millrace.bench.enrich.hot_keys import hot_keys_table, run_hot_keys
+    from millrace.bench.enrich.report import live_progress
+
+    with live_progress(console) as progress:
+        report = run_hot_keys(options, progress)
+    return report, hot_keys_table(report)
+
+
+@command(
     bench_app, "enrich-ranges", EnrichOptions,
     only=("rows", "batch_rows", "cold_batches", "warm_batches", "repeats", "how", "memory", "seed", "data"),
     instead=_CLOSE_CALLS | {
