@@ -254,7 +254,8 @@ class CachedJoin:
         entries, codes = self.front.find(batch)
         hits = np.flatnonzero(entries >= 0)
         upto = batch.num_rows
-        fit = self.front.fits(entries[hits])
+        answered = batch if len(hits) == batch.num_rows else batch.take(pa.array(hits))
+        fit = self.front.fits(entries[hits], answered)
         if fit < len(hits):
             upto = int(hits[fit])
             self._front_was_full = True
@@ -269,8 +270,7 @@ class CachedJoin:
         hits = hits[: np.searchsorted(hits, upto)]
         self.front.note(upto, entries[hits], codes[misses])
         if len(hits):
-            answered = batch.slice(0, upto) if len(hits) == upto else batch.take(pa.array(hits))
-            self.front.answer(answered, entries[hits], numbers[hits], self._steps)
+            self.front.answer(answered.slice(0, len(hits)), entries[hits], numbers[hits], self._steps)
         if self._served >= self._trial_counts:
             self._trial_tuples += upto
             self._trial_hits += len(hits)

@@ -119,8 +119,9 @@ class FrontStage:
         self._learning = _Learning(self)
         self._longest_row = 1 << 62  # bytes: a tuple or a row that would fill the output of a step is left to the back stage
         if not all_fixed(spec.output_schema(relation)):
-            self._longest_row = sizing.output_rows * row_bytes(spec.output_schema(relation)) // 8
-            self.hot.longest_block = min(self.hot.longest_block, self._longest_row)
+            output = sizing.output_rows * row_bytes(spec.output_schema(relation)) // 8
+            self._longest_row = min(output, self._window.row_bytes_at_most)
+            self.hot.longest_block = min(self.hot.longest_block, output)
         self.pending = 0
         self.now = 0  # the number of the next tuple
         self.since = 0  # only tuples from this number on teach: the relation has not changed since they came
@@ -193,9 +194,9 @@ class FrontStage:
         if self._auto and self._tuples - self._checked >= max(256, self.hot.period // 16):
             self._adapt_threshold()
 
-    def fits(self, entries: Int32Array) -> int:
+    def fits(self, entries: Int32Array, batch: pa.RecordBatch) -> int:
         """How many tuples, from the first on, can be answered before the next step; each has an entry."""
-        most = min(len(entries), self.room)
+        most = min(len(entries), self.room, self._window.row_room(batch))
         if self.one_row:
             return most
         upto = np.cumsum(np.maximum(self.hot.rows_of(entries[:most]), 1))

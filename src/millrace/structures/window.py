@@ -82,7 +82,7 @@ class Window:
 
     def admit(self, batch: pa.RecordBatch, limit: int) -> tuple[int, Int64Array]:
         """Take up to `limit` rows from the front of `batch`: how many came in, and the slots of those that can match."""
-        count = min(batch.num_rows, limit, self.free_slots, self._row_room(batch))
+        count = min(batch.num_rows, limit, self.free_slots, self._room_or_more(batch))
         if count == 0:
             return 0, np.zeros(0, np.int64)
         batch = batch.slice(0, count)
@@ -150,17 +150,25 @@ class Window:
         self._fresh += count - again
         return np.concatenate((used, fresh))
 
-    def _row_room(self, batch: pa.RecordBatch) -> int:
+    @property
+    def row_bytes_at_most(self) -> int:
+        """Bytes of a row that can wait beside no other, without more memory."""
+        return self._row_limit // 3 - 1 if self.rows is not None else 1 << 62
+
+    def row_room(self, batch: pa.RecordBatch) -> int:
         """Rows of `batch` that the row store can take without passing its bytes."""
         if self.rows is None or batch.num_rows == 0:
             return batch.num_rows
         spare = self._row_limit // 3 - self.rows.bytes_held
         if sum(batch.column(name).nbytes for name in self.rows.schema.names) <= spare:
             return batch.num_rows
-        sizes = self.rows.sizes(batch)
-        room = fitting(sizes, spare)
-        if room < 1 and self.pending == 0:
-            self._make_room(int(sizes[0]) + 1)
+        return fitting(self.rows.sizes(batch), spare)
+
+    def _room_or_more(self, batch: pa.RecordBatch) -> int:
+        """`row_room`, and memory for the first row if it is longer than planned and nothing else waits."""
+        room = self.row_room(batch)
+        if room < 1 and self.pending == 0 and batch.num_rows and self.rows is not None:
+            self._make_room(int(self.rows.sizes(batch.slice(0, 1))[0]) + 1)
             return 1
         return room
 
