@@ -107,3 +107,26 @@ def test_one_pass_and_two_calls_put_out_the_same_rows(tmp_path: Path) -> None:
     ratios = report["one_pass_to_chained"]
     assert ratios["millrace"]["2000"] == pytest.approx(seconds["millrace-auto"] / seconds["millrace-chained"], abs=1e-4)
     assert ratios["identity"]["2000"] == pytest.approx(seconds["identity-one-pass"] / seconds["identity-chained"], abs=1e-4)
+
+
+def test_a_front_stage_is_compared_with_the_join_behind_it(tmp_path: Path) -> None:
+    sizes = ("--rows", "20000", "--batch-rows", "2000", "--memory", "16m", "--cold-batches", "2")
+    report = _bench("enrich-front", tmp_path, *sizes)
+    assert report["rows_agree"]
+    assert report["checksums_agree"]
+    plain, cached = report["results"]
+    assert (plain["strategy"], cached["strategy"]) == ("sweepjoin", "csweepjoin")
+    assert plain["hit_share"] == 0 < cached["hit_share"]
+    assert cached["pages"] < plain["pages"] == cached["pages_first_batch"]
+    (cell,) = report["cells"]
+    assert cell["pages"] == cached["pages"] / plain["pages"]
+
+
+def test_counting_hot_keys_is_compared_with_not_counting_them(tmp_path: Path) -> None:
+    sizes = ("--rows", "20000", "--batch-rows", "2000", "--memory", "16m", "--cold-batches", "2")
+    report = _bench("enrich-hot-keys", tmp_path, *sizes)
+    assert report["rows_agree"]
+    assert report["checksums_agree"]
+    (result,) = report["results"]
+    assert set(result["ratios"]) == {"plain-again", "hot-keys"}
+    assert {len(seconds) for seconds in result["seconds"].values()} == {5}

@@ -73,7 +73,7 @@ def test_every_join_of_the_catalog_runs_on_the_disk_and_on_a_device_and_the_repo
         if result["device"] == "disk":
             assert result["kernel_ns_per_tuple"] == pytest.approx(sum(result["kernels"].values()))
             assert "relations.row_records.copy_records" in result["kernels"]
-            hashed = result["join"] in ("meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin")
+            hashed = result["join"].removeprefix("c") in ("meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin")
             assert ("structures.hashtable._probe" in result["kernels"]) == hashed
     (cell, _) = report["cells"]
     assert cell["sweepjoin_to_the_better"] > 0
@@ -94,6 +94,53 @@ def test_tuning_does_not_make_a_join_slower() -> None:
     (plain,), (tuned,) = (run_joins(JoinOptions(**options, tune=tune))["results"] for tune in (False, True))
     assert tuned["tuples_per_second"] >= 0.98 * plain["tuples_per_second"]
     assert tuned["buffer_pages"] >= 1
+
+
+def test_cached_joins_stand_beside_their_plain_forms_and_an_ideal_front_stage() -> None:
+    options = JoinOptions(**SMALL, devices=("hdd2008",), joins=("inlj", "meshjoin", "cinlj", "cmeshjoin"), cache_share=("0.2",))
+    results = {result["join"]: result for result in run_joins(options)["results"]}
+    assert list(results) == ["inlj", "meshjoin", "cinlj share=0.2", "cmeshjoin share=0.2"]
+    for plain in ("inlj", "meshjoin"):
+        assert (results[plain]["front"], results[plain]["ratio_to_plain"]) == (None, None)
+        cached = results[f"c{plain} share=0.2"]
+        ratio = cached["tuples_per_second"] / results[plain]["tuples_per_second"]
+        assert cached["ratio_to_plain"] == pytest.approx(ratio)
+        front = cached["front"]
+        assert front["cache_share"] == pytest.approx(0.2, abs=0.01)
+        assert 0 < front["answered_share"] < front["ideal_answered_share"] < 1
+        assert ratio < 1.05 * front["ideal_ratio_to_plain"]
+
+
+def test_shares_and_thresholds_make_a_grid_that_is_the_same_in_every_run() -> None:
+    options = JoinOptions(**SMALL, devices=("ssd",), joins=("chybridjoin",), cache_share=("auto", "0.1"), threshold=("auto", "4"))
+    first, second = run_joins(options)["results"], run_joins(options)["results"]
+    names = ["chybridjoin", "chybridjoin threshold=4", "chybridjoin share=0.1", "chybridjoin share=0.1 threshold=4"]
+    assert [result["join"] for result in first] == names
+    assert [result["tuples_per_second"] for result in first] == [result["tuples_per_second"] for result in second]
+    assert all(result["rows_right"] for result in first)
+
+
+def test_a_stream_whose_interval_moves_on_and_a_table_that_doubles() -> None:
+    options = JoinOptions(
+        **SMALL, devices=("hdd2008",), joins=("meshjoin", "cmeshjoin"), intervals=5, interval_tuples=10_000, doubling=True
+    )
+    for result in run_joins(options)["results"]:
+        assert result["status"] == "ok"
+        assert result["rows_right"]  # none lost or found twice while the table grew
+        doubled = result["doubled"]["settled"]["tuples_per_second"]
+        assert 0.3 * result["tuples_per_second"] < doubled < 0.7 * result["tuples_per_second"]  # twice the pages to scan
+
+
+def test_a_phase_ends_though_all_tuples_are_answered_in_front() -> None:
+    generated = GeneratedRelation(100, row_bytes=100, page_bytes=1000)
+    relation = SimulatedRelation(generated, VirtualDevice(device("ssd"), VirtualClock()))
+    stream = Workload(ZipfKeys(100), SteadyArrivals(1))
+    spec = JoinSpec(stream.schema, (("key", "key"),), "inner", (), ("surrogate_key",))
+    join = make_join("cinlj", relation, spec, Budget("1m"), cache_share=0.5)
+    run = JoinRun(join, stream, DeviceClock(relation, UnitCosts()))
+    run.warm_up(Limits(tuples=5_000))
+    counts = run.saturate(Limits(tuples=1_000))["counts"]
+    assert counts["front_hits"] == counts["front_lookups"] >= 64 * 1_000
 
 
 def test_a_budget_too_small_is_said_and_the_others_still_run() -> None:
@@ -190,6 +237,14 @@ def test_cells_compare_sweepjoin_with_the_better_of_the_two_that_ran() -> None:
         {"windows": 0.0},
         {"repeats": 0},
         {"tuples": 0},
+        {"cache_share": ("1.5",)},
+        {"cache_share": ("some",)},
+        {"cache_share": ()},
+        {"threshold": ("0",)},
+        {"intervals": 0},
+        {"intervals": 3_000_000},
+        {"interval_tuples": 0},
+        {"doubling": True, "devices": ("disk",)},
     ],
 )
 def test_bad_options_are_refused(wrong: dict[str, Any]) -> None:

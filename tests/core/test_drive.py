@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.core.drive import drive, total
+from millrace.core.errors import MillraceError
 from millrace.core.ledger import Ledger, LedgerError
 from millrace.core.step import Step, StepCounts
 
@@ -63,6 +64,11 @@ def test_what_does_not_fit_is_offered_again_after_a_step() -> None:
     assert driven(Diary(2), [4]) == [
         "took 2 of 4", "step, 1 wait", "took 1 of 2", "step, 1 wait", "took 1 of 1", "step, 1 wait", "step, 0 wait",
     ]  # fmt: skip
+
+
+def test_a_join_that_takes_nothing_for_ever_is_an_error_and_not_an_endless_loop() -> None:
+    with pytest.raises(MillraceError, match="Diary takes no rows though none wait in it"):
+        driven(Diary(0), [1])
 
 
 def test_an_empty_batch_is_a_pause_in_which_the_join_goes_on() -> None:

@@ -11,7 +11,9 @@ from millrace.core.host import Host
 from millrace.core.protocols import JoinSpec
 from millrace.joins.cached import LEAST_SHARE, best_share
 from millrace.joins.chybridjoin import CHybridJoin
+from millrace.joins.cinlj import CachedIndexNestedLoopJoin
 from millrace.joins.cmeshjoin import CMeshJoin
+from millrace.joins.csweepjoin import CSweepJoin
 from millrace.relations.generated import GeneratedRelation
 from millrace.relations.memory import MemoryRelation
 
@@ -100,3 +102,24 @@ def test_long_rows_are_left_to_the_back_stage() -> None:
             out += [(len(row["note"]), len(row["text"] or "")) for row in step.output.to_pylist()]
     assert sorted(out) == sorted([(1, 1), (1, 100_000), (200_000, 1), (1, 0)] * 4)
     assert host.ledger.totals.front_hits > 0
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+@pytest.mark.parametrize("make", [CachedIndexNestedLoopJoin, CMeshJoin, CHybridJoin, CSweepJoin])
+def test_long_keys_are_left_to_the_back_stage(make: type[CHybridJoin], how: str) -> None:
+    """Also where the join puts out no text: a tuple waits with its key in the front stage too."""
+    keys = [*(f"key {n}" for n in range(40)), "x" * 5_000, "x" * 4_999 + "y"]
+    asked = [*keys[:10], *keys[40:], "x" * 5_001, "key 41"] * 40
+    columns = () if how in ("semi", "anti") else ("price",)
+    spec = JoinSpec(pa.schema([("key", pa.string())]), (("key", "id"),), how, (), columns)
+    rows = MemoryRelation(pa.table({"id": keys, "price": np.arange(42)}), "id", rows_per_page=4)
+    join = make(rows, spec, Budget("1m"), cache_share=0.3, threshold=1)
+    host = Host(join)
+    for start in range(0, len(asked), 70):
+        for _ in host.feed(pa.record_batch({"key": asked[start : start + 70]})):
+            pass
+    for _ in host.drain():
+        pass
+    counts = host.ledger.totals
+    assert (counts.tuples_in, counts.matched, counts.absent_keys) == (14 * 40, 12 * 40, 2 * 40)
+    assert counts.front_hits > 0

@@ -108,6 +108,26 @@ def enrich_hot_keys(options: EnrichOptions, console: Console) -> Outcome:
 
 
 @command(
+    bench_app, "enrich-front", EnrichOptions,
+    only=("rows", "batch_rows", "zipf", "cold_batches", "warm_batches", "strategies", "memory", "seed", "data"),
+    instead=_CLOSE_CALLS | {
+        "batch_rows": option((40_000, 200_000, 400_000, 2_000_000), "Rows of a micro-batch, half of them for each of two tasks."),
+        "cold_batches": option(5, "Micro-batches at the start that are not measured: the front stage learns."),
+        "warm_batches": option(5, "Micro-batches that are measured."),
+        "strategies": option(("sweepjoin", "csweepjoin"), "Joins with and without a front stage, with commas."),
+    },
+)  # fmt: skip
+def enrich_front(options: EnrichOptions, console: Console) -> Outcome:
+    """Compare enrich with and without a front stage on Spark, with direct reads: pages read and the time of a micro-batch."""
+    from millrace.bench.enrich.front import front_table, run_front
+    from millrace.bench.enrich.report import live_progress
+
+    with live_progress(console) as progress:
+        report = run_front(options, progress)
+    return report, front_table(report)
+
+
+@command(
     bench_app, "enrich-ranges", EnrichOptions,
     only=("rows", "batch_rows", "cold_batches", "warm_batches", "repeats", "how", "memory", "seed", "data"),
     instead=_CLOSE_CALLS | {

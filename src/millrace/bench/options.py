@@ -227,6 +227,17 @@ class JoinOptions:
         (1.0,), "Skew of the stream's keys (Zipf exponents, with commas). 0: all keys equally often."
     )
     hot_keys: str = option(HOT_KEYS[0], f"Where frequent keys lie in the table: {' or '.join(HOT_KEYS)}.")
+    intervals: int = option(
+        1, "Cut the keys into so many intervals; the stream has keys of one for a while, then of the next. 1: of all, always."
+    )
+    interval_tuples: int = option(2_000_000, "Stream rows of an interval.")
+    cache_share: tuple[str, ...] = option(
+        ("auto",), "Share of the memory of a cached join that its front stage has: auto, or 0 to 1. Several with commas."
+    )
+    threshold: tuple[str, ...] = option(
+        ("auto",), "How often a key must have come to get into the front stage: auto, or a number. Several with commas."
+    )
+    doubling: bool = option(False, "Let the table grow to twice its rows, and measure again. Simulated devices only.")
     devices: tuple[str, ...] = option(
         (REAL_DISK, "hdd2008", "ssd", "object-store"),
         f"Some of {', '.join((REAL_DISK, *DEVICES))}; all but disk are simulated.",
@@ -265,6 +276,13 @@ class JoinOptions:
         _some("memory", self.memory)
         for memory in self.memory:
             self.memory_bytes(memory, 1_000_000)
+        _at_least("intervals", self.intervals, 1)
+        _at_least("interval_tuples", self.interval_tuples, 1)
+        if self.intervals > min(self.rows):
+            raise ParameterError(f"intervals is {self.intervals}; give {min(self.rows)} at most, the rows of the table.")
+        if self.doubling and REAL_DISK in self.devices:
+            raise ParameterError(f"doubling is for simulated devices; give --devices without {REAL_DISK}.")
+        _check_front(self.cache_share, self.threshold)
 
     def memory_bytes(self, memory: str, rows: int) -> int:
         """Bytes of a budget beside a table of so many rows."""
@@ -447,6 +465,25 @@ def default_contenders(how: str) -> tuple[str, ...]:
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise ParameterError(f"{name} is {value}; give at least {least}.")
+
+
+def auto_or_number(text: str) -> Any:
+    """`"auto"`, or the number that the text is; other texts as they are."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _check_front(shares: tuple[str, ...], thresholds: tuple[str, ...]) -> None:
+    from millrace.joins.cached import check_share, check_threshold  # late: `millrace bench --help` has no use for it
+
+    _some("cache_share", shares)
+    _some("threshold", thresholds)
+    for share in shares:
+        check_share(auto_or_number(share))
+    for threshold in thresholds:
+        check_threshold(auto_or_number(threshold))
 
 
 def _some(name: str, values: tuple[Any, ...]) -> None:

@@ -14,9 +14,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from millrace.core.arrays import Int64Array
+from millrace.core.errors import MillraceError
 from millrace.core.ledger import Ledger
 from millrace.core.protocols import SemiStreamJoin, Withdrawn
 from millrace.core.step import Step
+
+_IDLE = 1000  # offers in a row of which an empty join takes nothing: many more than any join needs to rearrange itself
 
 
 class Host:
@@ -63,9 +66,14 @@ class Host:
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Step]:
         """Offer all rows of a batch; yields the steps that make room."""
-        taken = 0
+        taken = idle = 0
         while taken < batch.num_rows:
-            taken += self.offer(batch.slice(taken))
+            count = self.offer(batch.slice(taken))
+            taken += count
+            idle = 0 if count or self.waiting else idle + 1
+            if idle > _IDLE:
+                kind = type(self.join).__name__
+                raise MillraceError(f"{kind} takes no rows though none wait in it: a defect of millrace; please report it")
             if taken < batch.num_rows:
                 yield self.step()
 

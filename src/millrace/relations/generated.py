@@ -110,11 +110,16 @@ class GeneratedRelation:
         self.schema = SCHEMA
         self.key: tuple[str, ...] = (KEY,)
         self.codec = KeyCodec((pa.int64(),))
-        self.rows = rows
         self.row_bytes = row_bytes
         self.page_bytes = page_bytes
         self.rows_per_page = page_bytes // row_bytes
-        self.pages = -(-rows // self.rows_per_page)
+        self.rows = self.pages = 0
+        self.grow(rows)
+
+    def grow(self, rows: int) -> None:
+        """Add the rows with the next keys, until there are so many."""
+        self.rows = max(self.rows, rows)
+        self.pages = -(-self.rows // self.rows_per_page)
 
     def locate(self, codes: Int64Array) -> PageRuns:
         page = (codes - 1) // self.rows_per_page

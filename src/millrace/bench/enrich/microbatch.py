@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming import StreamingQuery
 
 from millrace.bench.data import FILES_PER_BATCH, StreamFiles
 from millrace.core.errors import MillraceError
@@ -59,9 +60,11 @@ class BatchTimes:
 
 
 def run_query(
-    spark: SparkSession, transform: Transform, files: StreamFiles, cold_batches: int, scratch: Path, tick: OnBatch
-) -> BatchTimes:
-    """Stream the files through `transform` into a sink that drops rows; `tick` hears how many batches are done."""
+    spark: SparkSession, transform: Transform, files: StreamFiles, cold_batches: int, scratch: Path, tick: OnBatch,
+    ended: Callable[[StreamingQuery], None] = lambda _: None,
+) -> BatchTimes:  # fmt: skip
+    """Stream the files through `transform` into a sink that drops rows; `tick` hears how many batches are done, `ended` gets the
+    query once all are."""
     enriched = transform(read_stream(spark, files))
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=scratch) as checkpoint:
         writer = enriched.writeStream.format("noop").option("checkpointLocation", checkpoint)
@@ -71,6 +74,7 @@ def run_query(
                 latest = query.lastProgress
                 tick(latest.batchId + 1 if latest is not None else 0)
             progress = [entry for entry in query.recentProgress if entry.numInputRows]
+            ended(query)
         finally:
             query.stop()
     return _times(progress, files, cold_batches)

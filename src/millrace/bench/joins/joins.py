@@ -18,6 +18,7 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from millrace.bench.data import Say
@@ -25,15 +26,16 @@ from millrace.bench.joins.clock import TimedRelation
 from millrace.bench.joins.run import JoinRun, Limits
 from millrace.bench.joins.stores import Store, about_table, open_store
 from millrace.bench.memory import machine_bytes
-from millrace.bench.options import REAL_DISK, JoinOptions
+from millrace.bench.options import REAL_DISK, JoinOptions, auto_or_number
 from millrace.bench.versions import versions_of
 from millrace.catalog import ALGORITHMS, Algorithm, make_join
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, MillraceError, ParameterError
 from millrace.core.protocols import JoinSpec, Relation, SemiStreamJoin
 from millrace.core.unitcosts import UnitCosts
+from millrace.cost.front_stage import answered_share, gain
 from millrace.relations.generated import KEY, SURROGATE_KEY, check_columns
-from millrace.streams import SteadyArrivals, Workload, ZipfKeys
+from millrace.streams import KeyDistribution, SteadyArrivals, TemporalLocalityKeys, Workload, ZipfKeys
 
 OK = "ok"
 POOLED = "inlj-pool"
@@ -61,7 +63,14 @@ class Contender:
     parameters: dict[str, Any]
 
     def takes(self, parameter: str) -> bool:
-        return parameter in inspect.signature(self.row.join).parameters
+        """Whether the join has it, or the join behind its front stage."""
+        joins = [self.row.join] if self.plain is None else [self.row.join, self.plain]
+        return any(parameter in inspect.signature(join).parameters for join in joins)
+
+    @property
+    def plain(self) -> Any:
+        """The join behind its front stage; None if it has no front stage."""
+        return getattr(self.row.join, "back_class", None)
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,7 @@ def contenders() -> list[Contender]:
             if contender.takes("tuples_per_step"):  # as many as it can: calls have nothing to do with the algorithm
                 contender = replace(contender, parameters={"tuples_per_step": None})
             found.append(contender)
-            if contender.takes("pool_bytes"):
+            if contender.takes("pool_bytes") and contender.plain is None:
                 found.append(Contender(f"{row.name}-pool", row, {**contender.parameters, "pool_bytes": "rest"}))
     return found
 
@@ -142,7 +151,21 @@ def _chosen(options: JoinOptions) -> list[Contender]:
     for name in options.joins:
         if name not in known:
             raise ParameterError(f"unknown join {name!r}; choose from {', '.join(known)}.")
-    return [contender for contender in every if not options.joins or contender.name in options.joins]
+    chosen = [contender for contender in every if not options.joins or contender.name in options.joins]
+    return [one for contender in chosen for one in _with_fronts(contender, options)]
+
+
+def _with_fronts(contender: Contender, options: JoinOptions) -> list[Contender]:
+    """A cached join with every share and threshold that was asked for; named by them where they are not "auto"."""
+    if contender.plain is None:
+        return [contender]
+    found = []
+    for share, threshold in product(options.cache_share, options.threshold):
+        given = {name: value for name, value in (("share", share), ("threshold", threshold)) if value != "auto"}
+        parameters = {"cache_share": auto_or_number(share), "threshold": auto_or_number(threshold), **contender.parameters}
+        name = " ".join((contender.name, *(f"{name}={value}" for name, value in given.items())))
+        found.append(replace(contender, name=name, parameters=parameters))
+    return found
 
 
 def _run_cell(
@@ -160,6 +183,12 @@ def _run_cell(
             rate = next((one["tuples_per_second"] for one in results if one["join"] == other and one["status"] == OK), None)
             own = result.get("tuples_per_second")
             result[f"ratio_to_{other.replace('-', '_')}"] = own / rate if own and rate else None
+    named = list(zip(chosen, results, strict=True))
+    plain = {contender.row.join: one for contender, one in named if "pool_bytes" not in contender.parameters}
+    for contender, result in named:
+        rate = plain.get(contender.plain, {}).get("tuples_per_second")
+        own = result.get("tuples_per_second")
+        result["ratio_to_plain"] = own / rate if own and rate else None
         progress.finished(result)
     return results
 
@@ -187,12 +216,16 @@ def _one_run(
     profiled = {}
     if isinstance(relation, TimedRelation):
         profiled = run.profile(Limits(seconds=limits.seconds / 2), reading=lambda: relation.reading)
+    front = _front(run.join, cell, saturated["counts"])
     paced = run.pace(options.load * saturated["tuples_per_second"], limits)
+    doubled = run.double(relation, limits) if options.doubling else {}
     drained = run.drain(relation.pages)
     return {
         **saturated,
         **profiled,
+        "front": front,
         "paced": paced,
+        **({"doubled": doubled} if doubled else {}),
         "drain": drained,
         "rows_right": run.rows_right,
         "window_tuples": _capacity(run.join),
@@ -202,12 +235,32 @@ def _one_run(
     }
 
 
+def _front(join: Any, cell: Cell, counts: dict[str, int]) -> dict[str, Any] | None:
+    """What the front stage of a join does, beside one with as many keys that always has those that come most often."""
+    front = getattr(join, "front", None)
+    if front is None:
+        return None
+    ideal = answered_share(front.hot.keys, cell.rows, cell.zipf)
+    return {
+        "cache_share": join.cache_share,
+        "keys": front.hot.keys,
+        "answered_share": counts["front_hits"] / counts["front_lookups"] if counts["front_lookups"] else 0.0,
+        "ideal_answered_share": ideal,
+        "ideal_ratio_to_plain": gain(join.cache_share, ideal) if ideal < 1 else None,
+    }
+
+
+def _keys(cell: Cell, options: JoinOptions) -> KeyDistribution:
+    if options.intervals > 1:
+        return TemporalLocalityKeys(cell.rows, options.intervals, options.interval_tuples, cell.zipf, options.seed)
+    return ZipfKeys(cell.rows, cell.zipf, scatter=options.hot_keys == "scattered", seed=options.seed)
+
+
 def _start(
     cell: Cell, store: Store, contender: Contender, parameters: dict[str, Any], options: JoinOptions
 ) -> tuple[JoinRun, Budget, Relation]:
     relation, clock = store.open()
-    keys = ZipfKeys(cell.rows, cell.zipf, scatter=options.hot_keys == "scattered", seed=options.seed)
-    stream = Workload(keys, SteadyArrivals(1), key_name=KEY, seed=options.seed)
+    stream = Workload(_keys(cell, options), SteadyArrivals(1), key_name=KEY, seed=options.seed)
     carry = tuple(stream.schema.names) if options.carry else ()
     columns = tuple(dict.fromkeys((SURROGATE_KEY, *(name for name in options.columns if name not in carry))))
     spec = JoinSpec(stream.schema, ((KEY, KEY),), "inner", carry, columns)

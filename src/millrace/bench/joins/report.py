@@ -13,8 +13,8 @@ from millrace.bench.joins.joins import OK, JoinProgress
 from millrace.core.wording import counted
 
 _HEADINGS = (
-    "device", "rows", "memory", "Zipf", "join", "tuples/s", "x inlj", "x pool", "pages/1k", "seeks/1k",
-    "processing p50/p95/p99", "waiting p50/p95/p99", "used", "CPU ns", "kernels ns",
+    "device", "rows", "memory", "Zipf", "join", "tuples/s", "x inlj", "x pool", "x plain (bound)", "in front (ideal)",
+    "pages/1k", "seeks/1k", "processing p50/p95/p99", "waiting p50/p95/p99", "used", "CPU ns", "kernels ns",
 )  # fmt: skip
 
 
@@ -64,6 +64,7 @@ def _cells(result: dict[str, Any]) -> list[str]:
         f"{result['tuples_per_second']:,.0f}",
         _ratio(result["ratio_to_inlj"]),
         _ratio(result["ratio_to_inlj_pool"]),
+        *_front(result),
         f"{result['pages_per_tuple'] * 1000:,.1f}",
         f"{result['seeks_per_tuple'] * 1000:,.2f}",
         _times(result["processing_seconds"]),
@@ -72,6 +73,17 @@ def _cells(result: dict[str, Any]) -> list[str]:
         f"{result['cpu_ns_per_tuple']:,.0f}",
         f"{result['kernel_ns_per_tuple']:,.0f}" if "kernel_ns_per_tuple" in result else "",
     ]
+
+
+def _front(result: dict[str, Any]) -> tuple[str, str]:
+    """A cached join beside its plain form, and what is answered in front; in brackets what an ideal front stage would do."""
+    plain, front = _ratio(result["ratio_to_plain"]), result["front"]
+    if front is None:
+        return plain, ""
+    bound = front["ideal_ratio_to_plain"]
+    if plain and bound is not None:
+        plain = f"{plain} ({bound:,.1f})"
+    return plain, f"{front['answered_share']:.0%} ({front['ideal_answered_share']:.0%})"
 
 
 def _caption(report: dict[str, Any]) -> str:
@@ -84,7 +96,8 @@ def _caption(report: dict[str, Any]) -> str:
     )
     return (
         f"{rows}. pages, seeks: per 1,000 tuples; processing: entry to leaving, at full speed; waiting: arrival to entry, at "
-        f"{report['options']['load']:.0%} of it; used: of the budget; CPU, kernels: per tuple, beside reading.{least}"
+        f"{report['options']['load']:.0%} of it; used: of the budget; CPU, kernels: per tuple, beside reading; x plain: to the join "
+        f"without its front stage, beside what an ideal front stage of this size could give; in front: share of the stream.{least}"
     )
 
 

@@ -4,6 +4,7 @@
     saturated   there is always another tuple to take: the rate, reads, processing times
     profiled    the same, with its kernels timed one by one; on a real disk only
     paced       tuples arrive one by one at a share of that rate: how long they wait to be taken
+    doubled     the table grows to twice its rows; the rate right then, and once the join is in its stride again; if asked for
     drain       no more tuples come: the join empties its window by itself
 
 *Processing time* runs from a tuple's entry to its leaving, *waiting time* from its arrival to its entry.
@@ -11,7 +12,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,9 @@ from millrace.relations.generated import KEY, SURROGATE_KEY, SURROGATE_OFFSET
 from millrace.streams import Workload
 
 BATCH_ROWS = 65_536
+_SETTLING = 8  # times the tuples of a phase
 _SETTLING_SECONDS = 30.0
+_AT_ONCE = 64  # tuples answered at once that count as one
 _PERCENTILES = (50, 95, 99)
 
 
@@ -41,13 +43,14 @@ _PERCENTILES = (50, 95, 99)
 class Limits:
     """When a phase is over: after `tuples` that left the window, or after `seconds` if that is sooner.
 
-    Tuples that a join answers at once, from rows it keeps, do not count: the window is what takes time to get into its stride.
+    The window is what takes time to get into its stride. So of the tuples that a join answers at once, from rows it keeps, 64
+    count as one.
     """
 
     tuples: float = inf
     seconds: float = inf
 
-    def share(self, tuples: int, seconds: float) -> float:
+    def share(self, tuples: float, seconds: float) -> float:
         """How much of the phase is over; 1 when all is."""
         return max(tuples / self.tuples, seconds / self.seconds)
 
@@ -122,12 +125,11 @@ class JoinRun:
 
     def warm_up(self, limits: Limits) -> None:
         """Run at full speed; nothing counts. A join that shares its memory out by what it sees goes on until it has done so,
-        for as long again and a little more at most."""
-        start = time.perf_counter()
+        for several times as many tuples at most."""
         self._run_for(limits, [])
-        most = max(_SETTLING_SECONDS, time.perf_counter() - start)
-        end = time.perf_counter() + most
-        while not getattr(self.join, "settled", True) and time.perf_counter() < end:
+        first, start = self._progress, self.clock.now
+        longer = Limits(_SETTLING * limits.tuples, max(_SETTLING_SECONDS, limits.seconds))
+        while not getattr(self.join, "settled", True) and longer.share(self._progress - first, self.clock.now - start) < 1:
             self._run_for(Limits(tuples=1), [])
 
     def saturate(self, limits: Limits) -> dict[str, Any]:
@@ -187,6 +189,14 @@ class JoinRun:
             "processing_seconds": percentiles(processing),
         }
 
+    def double(self, relation: Any, limits: Limits) -> dict[str, Any]:
+        """Let the table grow to twice its rows, none of which the stream asks for, and measure."""
+        self._run_for(limits, [])  # the phase before was slower
+        relation.grow(2 * relation.rows)
+        first = self.saturate(limits)
+        self.warm_up(limits)
+        return {"first": first, "settled": self.saturate(limits)}
+
     def drain(self, pages: int) -> dict[str, Any]:
         """Step without input until nothing is pending; every row must have come out, and be the right one."""
         before, start, pending, steps = self.ledger.totals, self.clock.now, self.host.waiting, self.ledger.steps
@@ -208,15 +218,16 @@ class JoinRun:
         return found and self.ledger.matched == self.feed.taken
 
     @property
-    def _waited(self) -> int:
-        """Tuples that have left, without those answered at once: each of them met one row."""
+    def _progress(self) -> float:
+        """Tuples that have left; see `Limits`. Each tuple answered at once met one row."""
         totals = self.ledger.totals
-        return totals.removed - totals.pinned_matches - totals.front_hits
+        at_once = totals.pinned_matches + totals.front_hits
+        return totals.removed - at_once + at_once / _AT_ONCE
 
     def _run_for(self, limits: Limits, processing: list[FloatArray]) -> None:
         """To its limits, and until some tuples have left."""
-        first, start = self._waited, self.clock.now
-        while limits.share(self._waited - first, self.clock.now - start) < 1 or self._waited == first:
+        first, start = self._progress, self.clock.now
+        while limits.share(self._progress - first, self.clock.now - start) < 1 or self._progress == first:
             while self._offer(BATCH_ROWS) == BATCH_ROWS:
                 pass
             processing.append(self._step())

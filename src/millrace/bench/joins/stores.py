@@ -50,11 +50,11 @@ def open_store(name: str, rows: int, options: JoinOptions, say: Say) -> Iterator
 
 def _simulated(name: str, rows: int, options: JoinOptions) -> Store:
     model = device(name)
-    generated = GeneratedRelation(rows, row_bytes=options.row_bytes, page_bytes=options.page_bytes)
     fixed = UnitCosts()
 
     def open_it() -> tuple[Relation, HostClock]:
         disk = VirtualDevice(model, VirtualClock())
+        generated = GeneratedRelation(rows, row_bytes=options.row_bytes, page_bytes=options.page_bytes)
         relation = SimulatedRelation(generated, disk, overlapped=options.overlap == "overlapped")
         return relation, DeviceClock(relation, fixed)
 
