@@ -56,7 +56,13 @@ def _measured(work: Workload, table: Any, strategy: str, files: StreamFiles, scr
     with fresh_workers(work.spark, f"{strategy}-{files.batch_rows}-{time.monotonic_ns()}"):
         found: list[Any] = []
         times = run_query(
-            work.spark, enriched, files, options.cold_batches, scratch, lambda _: None, lambda query: found.extend(mr.reports(query))
+            work.spark,
+            enriched,
+            files,
+            options.cold_batches,
+            scratch,
+            lambda _: None,
+            lambda query: found.extend(mr.reports(query)),
         )
     reports = found[options.cold_batches :]
     return {
@@ -101,7 +107,9 @@ def cells(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         other = plain.get((result["strategy"].removeprefix("c"), result["batch_rows"]))
         if other is not None and other is not result:
             pages, seconds = (result[name] / other[name] if other[name] else None for name in ("pages", "median_seconds"))
-            found.append({**{n: result[n] for n in ("strategy", "batch_rows", "task_rows")}, "pages": pages, "seconds": seconds})
+            found.append(
+                {**{n: result[n] for n in ("strategy", "batch_rows", "task_rows")}, "pages": pages, "seconds": seconds}
+            )
     return found
 
 
