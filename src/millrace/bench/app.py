@@ -111,7 +111,9 @@ def enrich_hot_keys(options: EnrichOptions, console: Console) -> Outcome:
     bench_app, "enrich-front", EnrichOptions,
     only=("rows", "batch_rows", "zipf", "cold_batches", "warm_batches", "strategies", "memory", "seed", "data"),
     instead=_CLOSE_CALLS | {
-        "batch_rows": option((40_000, 200_000, 400_000, 2_000_000), "Rows of a micro-batch, half of them for each of two tasks."),
+        "batch_rows": option(
+            (40_000, 200_000, 400_000, 2_000_000), "Rows of a micro-batch, half for each of two tasks. Several with commas."
+        ),
         "cold_batches": option(5, "Micro-batches at the start that are not measured: the front stage learns."),
         "warm_batches": option(5, "Micro-batches that are measured."),
         "strategies": option(("sweepjoin", "csweepjoin"), "Joins with and without a front stage, with commas."),

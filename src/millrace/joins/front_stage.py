@@ -117,7 +117,7 @@ class FrontStage:
         self.threshold = 2 if threshold == "auto" else max(1, int(np.ceil(threshold)))
         self._whole = spec.how in ("semi", "anti")  # one row says all of a key
         self._learning = _Learning(self)
-        # Bytes: a tuple that has no room here, or a tuple or row that would fill the output of a step, is left to the back stage.
+        # Bytes: a tuple without room here, and a tuple or row that would fill the output of a step, is left to the back stage.
         self._longest_row = self._window.row_bytes_at_most
         if not all_fixed(spec.output_schema(relation)):
             output = sizing.output_rows * row_bytes(spec.output_schema(relation)) // 8

@@ -1,7 +1,8 @@
 """`millrace bench enrich-front`: what a warm front stage saves where the table is read past the page cache.
 
 For each size of micro-batches a join runs with and without its front stage, by itself, from fresh workers: cold micro-batches
-that do not count, then warm ones. Pages come from the reports of `enrich`. A micro-batch has two tasks, each with half of the rows.
+that do not count, then warm ones. Pages come from the reports of `enrich`. A micro-batch has two tasks, each with half of the
+rows.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def run_query(
     spark: SparkSession, transform: Transform, files: StreamFiles, cold_batches: int, scratch: Path, tick: OnBatch,
     ended: Callable[[StreamingQuery], None] = lambda _: None,
 ) -> BatchTimes:  # fmt: skip
-    """Stream the files through `transform` into a sink that drops rows; `tick` hears how many batches are done, `ended` gets the
-    query once all are."""
+    """Stream the files through `transform` into a sink that drops rows. `tick` hears how many batches are done; `ended` gets
+    the query once all are."""
     enriched = transform(read_stream(spark, files))
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=scratch) as checkpoint:
         writer = enriched.writeStream.format("noop").option("checkpointLocation", checkpoint)

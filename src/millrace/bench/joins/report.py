@@ -96,8 +96,9 @@ def _caption(report: dict[str, Any]) -> str:
     )
     return (
         f"{rows}. pages, seeks: per 1,000 tuples; processing: entry to leaving, at full speed; waiting: arrival to entry, at "
-        f"{report['options']['load']:.0%} of it; used: of the budget; CPU, kernels: per tuple, beside reading; x plain: to the join "
-        f"without its front stage, beside what an ideal front stage of this size could give; in front: share of the stream.{least}"
+        f"{report['options']['load']:.0%} of it; used: of the budget; CPU, kernels: per tuple, beside reading; x plain: to the "
+        "join without its front stage, beside what an ideal front stage of this size could give; in front: share of the "
+        f"stream.{least}"
     )
 
 
