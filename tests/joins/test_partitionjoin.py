@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
+from tests.joins.block_joins import EVEN, RUNS, any_schedule, check_failed_reads, check_least_budget, check_pages_in_place
 from tests.joins.examples import (
     HOWS,
     crowded_out,
     cut,
-    cut_at_random,
     drained,
     expected,
     joined,
@@ -21,15 +19,10 @@ from tests.joins.examples import (
     stream_of,
 )
 
-from millrace.checks import InPlace
-from millrace.checks.relations import FailingRelation, ReadFailed
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, ParameterError, StrategyError
 from millrace.core.protocols import How
 from millrace.joins.partitionjoin import PartitionJoin
-
-EVEN = [2 * i for i in range(12)]  # unique; pages of 2: 0 2 | 4 6 | 8 10 | 12 14 | 16 18 | 20 22
-RUNS = [0, 1, 1, 1, 1, 1, 2, 3, 4, 4, 4, 5]  # pages of 2: 0 1 | 1 1 | 1 1 | 2 3 | 4 4 | 4 5
 
 
 def make(relation: Any, how: How = "inner", memory: int | str = "64k", **parameters: Any) -> PartitionJoin:
@@ -141,40 +134,17 @@ def test_a_tuple_leaves_in_time_beside_a_crowd() -> None:
 
 
 def test_after_a_failed_read_nothing_is_lost_and_the_partition_is_read_again() -> None:
-    relation = FailingRelation(relation_of(EVEN), {2, 3})
-    join = make(relation, "left")
-    tuples = [0, 8, 20, 21, None, 8]
-    join.offer(stream_of(tuples))
-    steps, failed = [], 0
-    while join.pending:
-        try:
-            steps.append(join.step())
-        except ReadFailed:
-            failed += 1
-    assert failed == 2
-    assert rows_of(steps) == expected(tuples, EVEN, "left")
+    check_failed_reads(make)
 
 
 def test_pages_in_place_are_used_at_once_and_nothing_is_cached() -> None:
-    relation = InPlace(pa.table({"id": RUNS, "row": range(12)}), "id", 2)
-    join = make(relation, "left", worth_tuples=1000)
-    tuples = [1, 4, 99, None, 0]
-    join.offer(stream_of(tuples))
-    assert rows_of([join.step()]) == expected(tuples, RUNS, "left")
-    assert (join.cache_pages, join.pending) == (0, 0)
+    check_pages_in_place(make, worth_tuples=1000)
 
 
 @pytest.mark.parametrize("buffer_pages", [None, 1, 4, 99])
 @pytest.mark.parametrize("resident", [False, True])
 def test_the_budget_it_asks_for_is_enough_and_no_more(buffer_pages: int | None, resident: bool) -> None:
-    relation = relation_of(RUNS * 9, rows_per_page=3)
-    relation.resident = resident
-    with pytest.raises(BudgetError, match="give memory=") as error:
-        make(relation, memory="1k", buffer_pages=buffer_pages)
-    needed = error.value.needed_bytes
-    assert make(relation, memory=needed, buffer_pages=buffer_pages).bytes_used <= needed
-    with pytest.raises(BudgetError):
-        make(relation, memory=needed - 1, buffer_pages=buffer_pages)
+    check_least_budget(make, buffer_pages, resident)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +168,4 @@ def test_a_relation_without_an_index_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_schedule_gives_the_same_rows(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    keys, tuples = random.integers(0, 15, 70).tolist(), random.integers(0, 20, 200).tolist()
-    how: How = HOWS[seed % 4]
-    parameters = {name: int(random.integers(1, 30)) for name in ("buffer_pages", "worth_tuples", "age_limit")}
-    join = make(relation_of(keys, 3), how, "48k", cache_share=float(random.choice([0, 0.1, 0.9])), **parameters)
-    steps = joined(join, cut_at_random(stream_of(tuples), random), steps_per_batch=int(random.integers(0, 3)))
-    assert rows_of(steps) == expected(tuples, keys, how)
+    any_schedule(make, seed, "worth_tuples")

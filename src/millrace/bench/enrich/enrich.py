@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from millrace.bench.data import FILES_PER_BATCH, ROW_BYTES, StreamFiles, master_files, stream_files
-from millrace.bench.enrich.contenders import Contender, IdentityMap, Workload, contenders
+from millrace.bench.data import FILES_PER_BATCH, ROW_BYTES
+from millrace.bench.enrich.contenders import Contender, IdentityMap, contenders
 from millrace.bench.enrich.isolated import measure_isolated
-from millrace.bench.enrich.measure import Folders, Progress, folders, measure
+from millrace.bench.enrich.measure import Prepared, Progress, folders, measure, prepared
 from millrace.bench.enrich.microbatch import CLOCK
 from millrace.bench.enrich.results import FLOOR, Result, checksums_agree, compared, merged, rows_agree
-from millrace.bench.enrich.session import describe_machine, spark_session
 from millrace.bench.options import EnrichOptions
 
 ISOLATED = ("spark-broadcast",)
@@ -35,34 +34,27 @@ def run_enrich(options: EnrichOptions, progress: Progress | None = None) -> dict
 def run_contest(benchmark: str, options: EnrichOptions, every: Sequence[Contender], progress: Progress) -> dict[str, Any]:
     """Contenders over the same files, in one session."""
     with folders(options.data, options.rebuild) as where:
-        master = master_files(options, where.data, progress.say)
-        streams = [stream_files(options, size, where.data, progress.say) for size in options.batch_rows]
-        with spark_session(options.driver_memory, where.scratch) as spark:
-            about = describe_machine(spark, options.driver_memory)
-            work = Workload(spark, options, master, where.data, progress.say)
-            results = _in_turn([one for one in every if one.name not in ISOLATED], work, streams, where, progress)
+        with prepared(options, where, progress.say) as ready:
+            results = _in_turn([one for one in every if one.name not in ISOLATED], ready, progress)
         for contender in every:
             if contender.name in ISOLATED:
                 results += measure_isolated(contender.name, options, where, progress)
-        sizes = {"master_parquet_bytes": sum(path.stat().st_size for path in master.iterdir())}
-    return summary(benchmark, options, about, sizes, merged(results))
+        sizes = {"master_parquet_bytes": sum(path.stat().st_size for path in ready.work.master.iterdir())}
+    return summary(benchmark, options, ready.about, sizes, merged(results))
 
 
-def _in_turn(
-    every: list[Contender], work: Workload, streams: list[StreamFiles], where: Folders, progress: Progress
-) -> list[Result]:
+def _in_turn(every: list[Contender], ready: Prepared, progress: Progress) -> list[Result]:
     """Repeats are interleaved: what disturbs the machine for a while then disturbs everyone.
 
     Those come first that are close to each other, as often as asked: a disturbance could decide between them, and so could
     what the JVM has learnt of the plans of others. The others run once.
     """
+    work, streams, scratch = ready.work, ready.streams, ready.where.scratch
     progress.say("warming the JVM up")
-    measure(IdentityMap(FLOOR), work, streams[:1], where.scratch, Progress())
+    measure(IdentityMap(FLOOR), work, streams[:1], scratch, Progress())
     close = [contender for contender in every if contender.name in CLOSE]
     turns = [*[close] * work.options.repeats, [contender for contender in every if contender not in close]]
-    return [
-        result for turn in turns for contender in turn for result in measure(contender, work, streams, where.scratch, progress)
-    ]
+    return [result for turn in turns for contender in turn for result in measure(contender, work, streams, scratch, progress)]
 
 
 def summary(

@@ -16,12 +16,12 @@ from typing import Any
 from pyspark.sql import DataFrame
 from rich.table import Table
 
-from millrace.bench.data import FILES_PER_BATCH, StreamFiles, master_files, stream_files
+from millrace.bench.data import FILES_PER_BATCH, StreamFiles
 from millrace.bench.enrich.contenders import Workload, open_master_table
-from millrace.bench.enrich.measure import Progress, folders
+from millrace.bench.enrich.measure import Progress, folders, prepared
 from millrace.bench.enrich.microbatch import CLOCK, checksum, run_query
 from millrace.bench.enrich.results import OK
-from millrace.bench.enrich.session import collect_garbage, describe_machine, fresh_workers, spark_session
+from millrace.bench.enrich.session import collect_garbage, fresh_workers
 from millrace.bench.options import EnrichOptions
 
 
@@ -29,19 +29,14 @@ def run_front(options: EnrichOptions, progress: Progress | None = None) -> dict[
     """Run the benchmark; the returned values are plain, ready for JSON."""
     progress = progress or Progress()
     results = []
-    with folders(options.data, options.rebuild) as where:
-        master = master_files(options, where.data, progress.say)
-        streams = [stream_files(options, size, where.data, progress.say) for size in options.batch_rows]
-        with spark_session(options.driver_memory, where.scratch) as spark:
-            about = describe_machine(spark, options.driver_memory)
-            work = Workload(spark, options, master, where.data, progress.say)
-            table = open_master_table(work)
-            for files in streams:
-                for strategy in options.strategies:
-                    work.say(f"{strategy}: {files.batch_rows:,} rows a batch")
-                    results.append(_measured(work, table, strategy, files, where.scratch))
+    with folders(options.data, options.rebuild) as where, prepared(options, where, progress.say) as ready:
+        table = open_master_table(ready.work)
+        for files in ready.streams:
+            for strategy in options.strategies:
+                progress.say(f"{strategy}: {files.batch_rows:,} rows a batch")
+                results.append(_measured(ready.work, table, strategy, files, where.scratch))
     return {
-        "benchmark": "enrich-front", "clock": CLOCK, "options": options.to_json(), **about,
+        "benchmark": "enrich-front", "clock": CLOCK, "options": options.to_json(), **ready.about,
         "rows_agree": all(result["rows_in"] == result["batch_rows"] for result in results),
         "checksums_agree": all(len(sums) == 1 for sums in _checksums(results).values()),
         "results": results, "cells": cells(results),

@@ -22,12 +22,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from rich.table import Table
 
-from millrace.bench.data import StreamFiles, master_files, stream_files, warm_page_cache
+from millrace.bench.data import StreamFiles, warm_page_cache
 from millrace.bench.enrich.contenders import Workload, open_master_table
-from millrace.bench.enrich.measure import Progress, folders
+from millrace.bench.enrich.measure import Progress, folders, prepared
 from millrace.bench.enrich.microbatch import CLOCK, BenchError, checksum
 from millrace.bench.enrich.results import OK
-from millrace.bench.enrich.session import describe_machine, settings, spark_session
 from millrace.bench.options import EnrichOptions
 
 WANTED = {"plain": 0, "plain-again": 0, "hot-keys": 100}
@@ -42,18 +41,13 @@ _QUIET = {
 def run_hot_keys(options: EnrichOptions, progress: Progress | None = None) -> dict[str, Any]:
     """Run the benchmark; the returned values are plain, ready for JSON."""
     progress = progress or Progress()
-    with folders(options.data, options.rebuild) as where:
-        master = master_files(options, where.data, progress.say)
-        streams = [stream_files(options, size, where.data, progress.say) for size in options.batch_rows]
-        with spark_session(options.driver_memory, where.scratch) as spark, settings(spark, _QUIET):
-            about = describe_machine(spark, options.driver_memory)
-            work = Workload(spark, options, master, where.data, progress.say)
-            table = open_master_table(work)
-            warm_page_cache(work.store("millrace"))
-            results = [_measured(work, table, files, where.scratch / str(files.batch_rows)) for files in streams]
+    with folders(options.data, options.rebuild) as where, prepared(options, where, progress.say, _QUIET) as ready:
+        table = open_master_table(ready.work)
+        warm_page_cache(ready.work.store("millrace"))
+        results = [_measured(ready.work, table, files, where.scratch / str(files.batch_rows)) for files in ready.streams]
     return {
-        "benchmark": "enrich-hot-keys", "clock": CLOCK, "hot_keys": WANTED["hot-keys"], "options": options.to_json(), **about,
-        "rows_agree": all(result["rows_agree"] for result in results),
+        "benchmark": "enrich-hot-keys", "clock": CLOCK, "hot_keys": WANTED["hot-keys"], "options": options.to_json(),
+        **ready.about, "rows_agree": all(result["rows_agree"] for result in results),
         "checksums_agree": all(len(set(result["checksums"])) == 1 for result in results), "results": results,
     }  # fmt: skip
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from millrace.bench.data import Say, StreamFiles, warm_page_cache
+from millrace.bench.data import Say, StreamFiles, master_files, stream_files, warm_page_cache
 from millrace.bench.enrich.contenders import Contender, Ready, Workload
 from millrace.bench.enrich.microbatch import BatchTimes, checksum, run_query
 from millrace.bench.enrich.results import Result
-from millrace.bench.enrich.session import collect_garbage, fresh_workers, jvm_pid, settings
+from millrace.bench.enrich.session import collect_garbage, describe_machine, fresh_workers, jvm_pid, settings, spark_session
 from millrace.bench.memory import MemorySampler
+from millrace.bench.options import EnrichOptions
 from millrace.core.errors import interrupted
 
 
@@ -48,6 +50,26 @@ def folders(data: Path | None, rebuild: bool) -> Iterator[Folders]:
                 shutil.rmtree(table) if table.is_dir() else table.unlink()
         kept.mkdir(parents=True, exist_ok=True)
         yield Folders(kept.resolve(), Path(scratch))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A session with the data of a run: `about` says what it runs on."""
+
+    work: Workload
+    streams: list[StreamFiles]
+    where: Folders
+    about: dict[str, Any]
+
+
+@contextmanager
+def prepared(options: EnrichOptions, where: Folders, say: Say, values: Mapping[str, str] | None = None) -> Iterator[Prepared]:
+    """Make the data, or find it from an earlier run, and start Spark. `values`: settings beside those of the session."""
+    master = master_files(options, where.data, say)
+    streams = [stream_files(options, size, where.data, say) for size in options.batch_rows]
+    with spark_session(options.driver_memory, where.scratch) as spark, settings(spark, values or {}):
+        about = describe_machine(spark, options.driver_memory)
+        yield Prepared(Workload(spark, options, master, where.data, say), streams, where, about)
 
 
 def measure(
