@@ -26,6 +26,7 @@ from millrace.relations.memory import MemoryRelation
 
 POLICIES = ("sample", "keep", "considering", "selective")
 JOINS = ("inlj", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "sweepjoin")
+CACHED = ("cinlj", "cmeshjoin", "chybridjoin", "csweepjoin")
 ROWS = 2_000
 
 
@@ -36,7 +37,9 @@ def _relation() -> MemoryRelation:
 def _join(name: str = "hybridjoin", memory: int = 40_000) -> Any:
     schema = pa.schema([("event", pa.int64()), ("product", pa.int64())])
     spec = JoinSpec(schema, (("product", "id"),), "inner", ("event",), ("price",), returnable=True)
-    more = {"tuples_per_step": None} if name == "inlj" else {}
+    more: dict[str, Any] = {"tuples_per_step": None} if name.endswith("inlj") else {}
+    if name in CACHED:
+        more["cache_share"] = 0.3
     return make_join(name, _relation(), spec, Budget(memory), **more)
 
 
@@ -68,10 +71,10 @@ def _overload(join: Overloaded, batches: list[pa.RecordBatch]) -> tuple[list[Ste
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", JOINS)
+@pytest.mark.parametrize("name", JOINS + CACHED)
 def test_all_that_was_shed_comes_back_and_is_joined_once(name: str, policy: str, tmp_path: Path) -> None:
-    batches = [_stream(700, 700 * i) for i in range(40)]
-    with Overloaded(_join(name), policy=policy, memory="160k", folder=tmp_path) as join:
+    batches = [_stream(700, 700 * i) for i in range(12 if name in CACHED else 40)]
+    with Overloaded(_join(name, 90_000 if name in CACHED else 40_000), policy=policy, memory="160k", folder=tmp_path) as join:
         steps, most = _overload(join, batches)
         assert most > 1_000, "there was no overload"
         assert (join.deferred, join.pending) == (0, 0)
@@ -120,6 +123,57 @@ def test_selective_serves_more_than_shedding_up_front_where_pages_differ(tmp_pat
         list(host.drain())
         assert host.ledger.deferred == 0
     assert served["selective"] > 1.5 * served["keep"]
+
+
+class _Shed(ShedFile):
+    """A file that remembers the keys that went into it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.keys: set[int] = set()
+
+    def put(self, batch: pa.RecordBatch) -> None:
+        self.keys.update(batch["product"].to_pylist())
+        super().put(batch)
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_selective_sheds_no_tuple_that_the_front_stage_answers(name: str, tmp_path: Path) -> None:
+    """A tenth of the tuples has key 7, which is in the front stage soon; the others any key."""
+    sink, random = _Shed(tmp_path), np.random.default_rng(1)
+    join = Overloaded(_join(name, 90_000), policy="selective", memory="400k", sink=sink)
+    host, count = Host(join), 3_000 if name == "cinlj" else 500
+    for number in range(20):
+        if number == 10:
+            assert join.join.answers(pa.record_batch({"event": [0], "product": [7]})).all()
+            sink.keys.clear()
+        keys = np.where(np.arange(count) % 10 == 0, 7, random.integers(0, ROWS, count))
+        host.offer(pa.record_batch({"event": np.arange(count) + count * number, "product": keys}))
+        for _ in range(4):
+            host.step()
+    assert len(sink.keys) > 100
+    assert 7 not in sink.keys
+    list(host.drain())
+    assert host.ledger.deferred == 0
+    assert host.ledger.matched == 20 * count
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_front_stage_alone_that_is_full_is_no_overload(name: str, tmp_path: Path) -> None:
+    """All tuples have a key that it knows; it puts so many out in a step."""
+    with Overloaded(_join(name, 90_000), policy="selective", memory="400k", folder=tmp_path) as join:
+        host = Host(join)
+        for number in range(8):
+            host.offer(pa.record_batch({"event": np.arange(20) + 20 * number, "product": np.full(20, 7)}))
+            list(host.drain())
+        host.offer(pa.record_batch({"event": np.arange(5_000), "product": np.full(5_000, 7)}))
+        steps = 0
+        while join.pending:
+            host.step()
+            steps += 1
+            assert join.deferred == 0
+        assert steps > 5
+        assert host.ledger.totals.front_hits >= 5_000
 
 
 @contextmanager

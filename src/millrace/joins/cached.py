@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.arrays import FloatArray, Int64Array
+from millrace.core.arrays import BoolArray, FloatArray, Int64Array
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.protocols import JoinSpec, Relation, Withdrawn
@@ -159,6 +159,7 @@ class CachedJoin:
         self._next = 0  # the number of the next tuple
         self._served = 0  # by the back stage
         self._in_a_row = 0  # steps of the front stage alone
+        self.front_alone = False  # whether the last step was one of them
         self._front_was_full = False
         self._ahead = 1024  # tuples that are looked up at a time
         self._seen = (relation.rows, relation.pages)
@@ -281,6 +282,18 @@ class CachedJoin:
         self._offered += count
         self._next = max(self._next, 1 + int(numbers[:count].max(initial=-1)))
 
+    def answers(self, rows: pa.RecordBatch) -> BoolArray:
+        """Which of these tuples the front stage would answer now."""
+        if self.front is None:
+            return np.zeros(rows.num_rows, np.bool_)
+        entries, _ = self.front.find(rows)
+        return np.asarray(entries >= 0)
+
+    @property
+    def front_is_full(self) -> bool:
+        """Whether only the front stage stopped the last offer: a step makes room there without a read."""
+        return self._front_was_full
+
     def withdraw(self, numbers: Int64Array) -> Withdrawn:
         """Give waiting tuples back; see `SemiStreamJoin`. What the front stage has answered does not wait."""
         return cast(Withdrawn, self.back.withdraw(numbers))
@@ -305,6 +318,7 @@ class CachedJoin:
         most = min(max(_FRONT_STEPS[0], self.longest_wait // 2), _FRONT_STEPS[1])
         alone = self._front_was_full and front.pending and (self._fill_first or self._in_a_row < most)
         self._front_was_full = False
+        self.front_alone = bool(alone)
         if alone:
             self._in_a_row += 1
             step, window = front.step(self._steps), self._back_window

@@ -241,12 +241,13 @@ def _front(join: Any, cell: Cell, counts: dict[str, int]) -> dict[str, Any] | No
     if front is None:
         return None
     ideal = answered_share(front.hot.keys, cell.rows, cell.zipf)
+    taken = 0.0 if join.counts_recent_keys else join.cache_share  # a back stage without a window does not miss the memory
     return {
         "cache_share": join.cache_share,
         "keys": front.hot.keys,
         "answered_share": counts["front_hits"] / counts["front_lookups"] if counts["front_lookups"] else 0.0,
         "ideal_answered_share": ideal,
-        "ideal_ratio_to_plain": gain(join.cache_share, ideal) if ideal < 1 else None,
+        "ideal_ratio_to_plain": gain(taken, ideal) if ideal < 1 else None,
     }
 
 

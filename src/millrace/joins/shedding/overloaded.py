@@ -104,6 +104,7 @@ class Overloaded:
         self._posted_deferred = self._posted_arrived = self._posted_bytes = 0
         self._steps = 0
         self._served = float(self._capacity)
+        self._served_so_far = 0  # since the last step that read
         self._failed: SpillError | None = None  # to be raised by the next call
         self._give_up = False  # shedding has just failed: the next step does without
 
@@ -189,12 +190,19 @@ class Overloaded:
         self._give_up = False
         self._fill()
         step: Step = self.join.step()
-        self._served = max(step.counts.removed, (7 * self._served + step.counts.removed) / 8)
+        self._note_served(step.counts.removed)
         if len(self._inside.safe):
             self._inside.safe = np.setdiff1d(self._inside.safe, step.left)
         self._steps += 1
         self._bring_back()
         return self._own(step)
+
+    def _note_served(self, left: int) -> None:
+        """Steps of a front stage alone belong to the step that reads."""
+        self._served_so_far += left
+        if not getattr(self.join, "front_alone", False):
+            self._served = max(self._served_so_far, (7 * self._served + self._served_so_far) / 8)
+            self._served_so_far = 0
 
     def withdraw(self, numbers: Int64Array) -> Withdrawn:
         """Refused: tuples are withdrawn by the policy."""
@@ -244,8 +252,10 @@ class Overloaded:
             self._shed_positions(np.arange(before - max(1, before // 4), before))
 
     def _shed_excess(self) -> None:
-        """What the join has room for is no excess, so it comes first."""
+        """What the join has room for is no excess, so it comes first. A front stage alone that is full is no overload."""
         self._fill()
+        if getattr(self.join, "front_is_full", False):
+            return
         excess = len(self._buffer) - self._wanted
         portion = self._capacity // _PORTION
         room = int((self._limit - self._buffer.nbytes) / max(1.0, self._buffer.row_bytes))

@@ -7,7 +7,7 @@
     selective     of buffer and window, tuples that wait for pages with the fewest tuples for what a read of them costs
 
 For an inner join whose pages serve everyone who waits (a scan), or one tuple each, no choice is better than another:
-`selective` sheds up front there.
+`selective` sheds up front there. A tuple that a front stage answers costs nothing, so `selective` never sheds one.
 """
 
 from __future__ import annotations
@@ -128,8 +128,9 @@ class Selective:
         places = self._places(rows, join)
         if places is None:
             return
-        if self._counts is None or len(self._counts) != join.places:
-            self._counts = np.zeros(join.places)
+        count = int(stage_that_waits(join).places)
+        if self._counts is None or len(self._counts) != count:
+            self._counts = np.zeros(count)
         self._counts += np.bincount(places[places != NO_PLACE], minlength=len(self._counts))
         self._since += len(places)
         if self._since > 16 * join.capacity:
@@ -137,7 +138,7 @@ class Selective:
             self._since = 0
 
     def choose(self, count: int, inside: Inside) -> Chosen:
-        arrived = inside.arrived()
+        arrived = self._not_answered(inside)
         if not hasattr(stage_that_waits(inside.join), "places"):
             return Chosen(_some(arrived, count, inside))
         rows = inside.buffer.whole().rows.take(pa.array(arrived)) if self._counts is not None else None
@@ -174,11 +175,20 @@ class Selective:
         return worth
 
     @staticmethod
+    def _not_answered(inside: Inside) -> Int64Array:
+        """Positions in the buffer that may be shed, without tuples that a front stage would answer."""
+        arrived = inside.arrived()
+        if not hasattr(inside.join, "answers") or not len(arrived):
+            return arrived
+        return arrived[~inside.join.answers(inside.buffer.whole().rows.take(pa.array(arrived)))]
+
+    @staticmethod
     def _places(rows: pa.RecordBatch, join: Any) -> Int64Array | None:
-        """None if the join has a front stage, which may answer the tuple, or if a look-up costs a read."""
-        if not hasattr(join, "place_of"):
-            return None
-        found: Int64Array | None = join.place_of(rows)
+        """None if no tuple waits for a place of its own, or if a look-up costs a read. Where a front stage answers: no place."""
+        stage = stage_that_waits(join)
+        found: Int64Array | None = stage.place_of(rows) if hasattr(stage, "place_of") else None
+        if found is not None and hasattr(join, "answers"):
+            found = np.where(join.answers(rows), NO_PLACE, found)
         return found
 
 
