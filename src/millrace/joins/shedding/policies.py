@@ -184,7 +184,7 @@ class Selective:
 
     @staticmethod
     def _places(rows: pa.RecordBatch, join: Any) -> Int64Array | None:
-        """None if no tuple waits for a place of its own, or if a look-up costs a read. Where a front stage answers: no place."""
+        """None if no tuple waits for a place of its own, or if a look-up costs a read. Where a front stage answers: none."""
         stage = stage_that_waits(join)
         found: Int64Array | None = stage.place_of(rows) if hasattr(stage, "place_of") else None
         if found is not None and hasattr(join, "answers"):
