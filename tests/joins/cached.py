@@ -32,10 +32,10 @@ def check_exact_with_hits(join: type[CachedJoin], **parameters: Any) -> None:
 
 def check_bad_input(join: type[CachedJoin]) -> None:
     relation, spec = relation_of([*range(40)]), spec_of()
-    for share in (-0.1, 1.5, "much", True, float("nan")):
+    for share in (-0.1, 1, 1.5, "much", True, float("nan")):
         with pytest.raises(ParameterError, match="cache_share must be"):
             join(relation, spec, Budget("1m"), cache_share=share)  # type: ignore[arg-type]
-    for threshold in (0, -1, "often"):
+    for threshold in (0, -1, "often", float("inf"), float("nan")):
         with pytest.raises(ParameterError, match="threshold must be"):
             join(relation, spec, Budget("1m"), threshold=threshold)  # type: ignore[arg-type]
     for share in ("auto", 0.3):

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.core.budget import Budget
+from millrace.core.errors import BudgetError
 from millrace.core.host import Host
 from millrace.core.protocols import JoinSpec
 from millrace.joins.cached import LEAST_SHARE, best_share
@@ -123,3 +124,42 @@ def test_long_keys_are_left_to_the_back_stage(make: type[CHybridJoin], how: str)
     counts = host.ledger.totals
     assert (counts.tuples_in, counts.matched, counts.absent_keys) == (14 * 40, 12 * 40, 2 * 40)
     assert counts.front_hits > 0
+
+
+@pytest.mark.parametrize("share", ["auto", 0.9])
+def test_an_error_about_a_long_row_names_memory_that_is_enough(share: float | str) -> None:
+    rows = MemoryRelation(pa.table({"id": np.arange(200), "price": np.arange(200)}), "id", rows_per_page=4)
+    spec = JoinSpec(pa.schema([("key", pa.int64()), ("note", pa.string())]), (("key", "id"),), "inner", ("note",), ("price",))
+    batch = pa.record_batch({"key": np.arange(4), "note": ["x" * 4_000] * 4})
+
+    def joined(memory: int) -> int | BudgetError:
+        host = Host(CHybridJoin(rows, spec, Budget(memory), cache_share=share))  # type: ignore[arg-type]
+        try:
+            return sum(step.output.num_rows for step in [*host.feed(batch), *host.drain()])
+        except BudgetError as small:
+            return small
+
+    memory = 60_000 if share == "auto" else 400_000
+    found = joined(memory)
+    assert isinstance(found, BudgetError)
+    for _ in range(4):  # the back stage's part of more memory is more in other respects too
+        if isinstance(found, BudgetError):
+            assert "the front stage has" in str(found)
+            assert found.needed_bytes > memory
+            memory = found.needed_bytes
+            found = joined(memory)
+    assert found == 4
+
+
+def test_rows_of_an_earlier_front_stage_go_on_in_one_of_another_size() -> None:
+    relation = GeneratedRelation(ROWS, page_bytes=2_048)
+    first = CHybridJoin(relation, SPEC, Budget("400k"), cache_share=0.15)
+    driven(first, zipf(100_000))
+    assert first.front is not None
+    for share in (0.4, 0.1, 0.15):
+        join = CHybridJoin(relation, SPEC, Budget("400k"), cache_share=share, hot=first.front.hot)
+        assert join.front is not None
+        assert join.cache_share == pytest.approx(share, abs=0.01)
+        assert (join.front.hot is first.front.hot) == (share == 0.15)
+        assert join.front.hot.keys == pytest.approx(min(join.front.hot.capacity, first.front.hot.keys), rel=0.1)
+        assert join.bytes_used <= 400 * 1024

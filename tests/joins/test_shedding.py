@@ -176,6 +176,41 @@ def test_a_front_stage_alone_that_is_full_is_no_overload(name: str, tmp_path: Pa
         assert host.ledger.totals.front_hits >= 5_000
 
 
+def test_a_buffer_that_the_join_takes_whole_is_filled_again(tmp_path: Path) -> None:
+    """The join has room for more tuples than the buffer has bytes for."""
+    with Overloaded(_join("hybridjoin", 20 << 20), policy="keep", memory="256k", folder=tmp_path) as join:
+        host, batch = Host(join), _stream(200_000)
+        assert host.offer(batch) == 200_000
+        assert sum(step.output.num_rows for step in host.drain()) == len(_wanted([batch]))
+        assert host.ledger.rows_in == 200_000
+
+
+class _FailingOnce(ShedFile):
+    """The second read fails, once."""
+
+    reads = 0
+
+    def take(self, rows: int) -> pa.RecordBatch | None:
+        self.reads += 1
+        if self.reads == 2:
+            raise SpillError("the disk said no")
+        return super().take(min(rows, 10))
+
+
+def test_a_read_that_fails_half_way_loses_nothing(tmp_path: Path) -> None:
+    with Overloaded(_join(), policy="keep", memory="160k", sink=_FailingOnce(tmp_path)) as join:
+        host, batch, out, errors = Host(join), _stream(20_000), 0, 0
+        host.offer(batch)
+        while join.pending or join.deferred:
+            try:
+                out += host.step().output.num_rows
+            except SpillError:
+                errors += 1
+        assert errors == 1
+        assert out == len(_wanted([batch]))
+        assert host.ledger.rows_in == 20_000
+
+
 @contextmanager
 def _file_limit(limit: int) -> Iterator[None]:
     """Files may not grow beyond this, as on a disk that is full."""
@@ -266,8 +301,9 @@ def test_any_sink_that_takes_record_batches_will_do() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [({"policy": "wish"}, "no policy 'wish'; choose one of drop, sample, keep, considering, selective"),
-     ({"position": 1.5}, "position must be from 0 .* got 1.5"), ({"position": -0.1}, "position must be"),
-     ({"age_limit": 0}, "age_limit must be at least 1 step; got 0")],
+     ({"position": 1.5}, "position must be a number from 0 .* got 1.5"), ({"position": -0.1}, "position must be"),
+     ({"position": "x"}, "position must be"), ({"age_limit": 0}, "age_limit must be a whole number of steps, at least 1; got 0"),
+     ({"age_limit": 1.5}, "age_limit must be"), ({"sink": 5}, r"sink must have put\(batch\), .* got int")],
 )  # fmt: skip
 def test_bad_parameters_are_clear_errors(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ParameterError, match=problem):
@@ -277,6 +313,8 @@ def test_bad_parameters_are_clear_errors(given: dict[str, Any], problem: str) ->
 def test_too_little_memory_and_joins_that_give_nothing_back_are_errors() -> None:
     with pytest.raises(BudgetError, match="give memory="):
         Overloaded(_join(), memory=1_000)
+    with pytest.raises(ParameterError, match="this join sheds already"):
+        Overloaded(Overloaded(_join()))
     schema = pa.schema([("product", pa.int64())])
     plain = HybridJoin(_relation(), JoinSpec(schema, (("product", "id"),)), Budget("40k"))
     with pytest.raises(ParameterError, match="returnable=True"):

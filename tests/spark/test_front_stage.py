@@ -144,7 +144,7 @@ def test_parquet_files_are_scanned_behind_a_front_stage(spark: SparkSession, war
 
 def test_bad_input_is_refused_before_anything_runs(spark: SparkSession, warehouse: Path) -> None:
     table, stream = built_table(warehouse / "t", ROWS), frame(spark, sales(10))
-    with pytest.raises(ParameterError, match=r"cache_share must be \"auto\" or between 0 and 1; got 1.5"):
+    with pytest.raises(ParameterError, match=r"cache_share must be \"auto\", or a number from 0 to less than 1; got 1.5"):
         mr.enrich(stream, table, "id", strategy="cmeshjoin", cache_share=1.5)
     with pytest.raises(ParameterError, match="threshold must be"):
         mr.enrich(stream, table, "id", strategy="cmeshjoin", threshold=0)

@@ -17,7 +17,8 @@ so that the back stage does not read with a window that could have been filled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -76,32 +77,39 @@ def _divide(
     share = (FIRST_SHARE if now is None else now) if cache_share == "auto" else cache_share
     front = max(least, int(share * free))
     if cache_share == "auto":
-        _check_back(relation, spec, budget, back, free - least, lambda needed: needed + least)
+        _check_back(relation, spec, budget, back, lambda total: total - least, lambda needed: needed + least)
         front = _fitting(relation, spec, back, free, front, least)
     else:
-        _check_back(relation, spec, budget, back, free - front, lambda needed: max(needed + least, _grown(needed, share)))
+        _check_back(
+            relation, spec, budget, back, lambda total: total - max(least, int(share * total)),
+            lambda needed: max(needed + least, int(needed / (1 - share)) + 1), share,
+        )  # fmt: skip
     return Division(divide_front(relation, spec, front, recent=recent), free - front)
 
 
-def _grown(needed: int, share: float) -> int:
-    return int(needed / (1 - share)) + 1 if share < 1 else 1 << 60
-
-
 def _check_back(
-    relation: Relation, spec: JoinSpec, budget: Budget, back: _Back, rest: int, total: Callable[[int], int]
-) -> None:
-    """An error that says what both stages need together, if `rest` is too small for the back stage."""
-    try:
-        back.divide(relation, spec, Budget(max(1, rest)))
-    except BudgetError as small:
-        needed = budget.used_bytes + total(small.needed_bytes)
-        if needed >= 1 << 60:
-            raise ParameterError("cache_share=1 leaves nothing for the rows that wait; give a smaller share") from None
-        raise BudgetError(
-            f"the memory budget of {format_bytes(budget.memory_bytes)} is too small for the back stage and one page of cache; "
-            f"give memory={needed} or more",
-            needed,
-        ) from small
+    relation: Relation, spec: JoinSpec, budget: Budget, back: _Back, rest: Callable[[int], int], total: Callable[[int], int],
+    share: float | None = None,
+) -> None:  # fmt: skip
+    """An error that says what both stages need together, if what is left for the back stage is too small. `rest`: the back
+    stage's part of a budget; `total`: the budget for a back stage of so many bytes."""
+    given = wanted = budget.free_bytes
+    cause: BudgetError | None = None
+    for _ in range(16):  # what the back stage needs may grow a little with what it has
+        try:
+            back.divide(relation, spec, Budget(max(1, rest(wanted))))
+            break
+        except BudgetError as small:
+            cause, wanted = small, max(wanted + 1, total(small.needed_bytes))
+    if cause is None:
+        return
+    needed = budget.used_bytes + wanted
+    less = f", or a smaller cache_share than {share:g}" if share is not None and rest(given) < given // 2 else ""
+    raise BudgetError(
+        f"the memory budget of {format_bytes(budget.memory_bytes)} is too small for the back stage and one page of cache; "
+        f"give memory={needed} or more{less}",
+        needed,
+    ) from cause
 
 
 def _fitting(relation: Relation, spec: JoinSpec, back: _Back, free: int, front: int, least: int) -> int:
@@ -118,14 +126,14 @@ def _fitting(relation: Relation, spec: JoinSpec, back: _Back, free: int, front: 
 def check_share(share: Any) -> None:
     if share == "auto":
         return
-    if isinstance(share, (bool, str)) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
-        raise ParameterError(f'cache_share must be "auto" or between 0 and 1; got {share!r}')
+    if isinstance(share, (bool, str)) or not isinstance(share, (int, float)) or not 0 <= share < 1:
+        raise ParameterError(f'cache_share must be "auto", or a number from 0 to less than 1; got {share!r}')
 
 
 def check_threshold(threshold: Any) -> None:
     if threshold == "auto":
         return
-    if isinstance(threshold, (bool, str)) or not isinstance(threshold, (int, float)) or not threshold >= 1:
+    if isinstance(threshold, (bool, str)) or not isinstance(threshold, (int, float)) or not 1 <= threshold < 1 << 31:
         raise ParameterError(f'threshold must be "auto" or a number of tuples, at least 1; got {threshold!r}')
 
 
@@ -170,9 +178,10 @@ class CachedJoin:
         """Make both stages."""
         self.front: FrontStage | None = None
         if division.front is not None:
-            if hot is not None and hot.nbytes > division.front.hot_bytes:
-                hot = None
-            self.front = FrontStage(self._relation, self._spec, division.front, self._threshold, hot)
+            fits = hot is not None and hot.memory_bytes == division.front.hot_bytes
+            self.front = FrontStage(self._relation, self._spec, division.front, self._threshold, hot if fits else None)
+            if hot is not None and not fits and hot.nbytes + division.front.hot_bytes <= self._free:  # of another size
+                hot.move_to(self.front.hot)
         self._back_budget = Budget(division.back_bytes)
         self.back = self._how.make(self._relation, self._spec, self._back_budget)
         self._begin_trial(2 * self.back.capacity)
@@ -255,7 +264,9 @@ class CachedJoin:
         entries, codes = self.front.find(batch)
         hits = np.flatnonzero(entries >= 0)
         upto = batch.num_rows
-        answered = batch if len(hits) == batch.num_rows else batch.take(pa.array(hits))
+        answered = None
+        if self.front.keeps_rows:
+            answered = batch if len(hits) == batch.num_rows else batch.take(pa.array(hits))
         fit = self.front.fits(entries[hits], answered)
         if fit < len(hits):
             upto = int(hits[fit])
@@ -263,7 +274,8 @@ class CachedJoin:
         misses = np.flatnonzero(entries[:upto] < 0)
         if len(misses):
             missed = batch.slice(0, upto) if len(misses) == upto else batch.take(pa.array(misses))
-            went = int(self.back.offer_numbered(missed, numbers[misses], self._steps))
+            with self._speaking_of_all_memory():
+                went = int(self.back.offer_numbered(missed, numbers[misses], self._steps))
             if went < len(misses):
                 upto = int(misses[went])
                 self._front_was_full = False
@@ -271,7 +283,8 @@ class CachedJoin:
         hits = hits[: np.searchsorted(hits, upto)]
         self.front.note(upto, entries[hits], codes[misses])
         if len(hits):
-            self.front.answer(answered.slice(0, len(hits)), entries[hits], numbers[hits], self._steps)
+            rows = None if answered is None else answered.slice(0, len(hits))
+            self.front.answer(rows, codes[hits], entries[hits], numbers[hits], self._steps)
         if self._served >= self._trial_counts:
             self._trial_tuples += upto
             self._trial_hits += len(hits)
@@ -312,7 +325,26 @@ class CachedJoin:
 
     def _back_step(self) -> Step:
         self._back_window.steps = self._steps
-        return cast(Step, self.back.step())
+        with self._speaking_of_all_memory():
+            return cast(Step, self.back.step())
+
+    @contextmanager
+    def _speaking_of_all_memory(self) -> Iterator[None]:
+        """An error of the back stage names the memory that it needs; users give memory to both stages."""
+        try:
+            yield
+        except BudgetError as small:
+            if self.front is None:
+                raise
+            front = self.front.budget.memory_bytes
+            needed = self._budget.memory_bytes - self._free + small.needed_bytes + front
+            if self._wanted_share != "auto":  # the share grows with the memory
+                needed = max(needed, int(small.needed_bytes / (1 - self.cache_share)) + 1)
+            raise BudgetError(
+                f"the memory budget of {format_bytes(self._budget.memory_bytes)} is too small for a row that came: the front "
+                f"stage has {format_bytes(front)} of it; give memory={needed} or more, or a smaller cache_share",
+                needed,
+            ) from small
 
     def _step_of_both(self, front: FrontStage) -> Step:
         most = min(max(_FRONT_STEPS[0], self.longest_wait // 2), _FRONT_STEPS[1])

@@ -18,13 +18,14 @@ when keys leave soon after they came. When the relation grows, everything is for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.core.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from millrace.core.budget import Budget
+from millrace.core.compiled import kernel
 from millrace.core.protocols import JoinSpec, PageRun, Relation
 from millrace.core.rowbytes import sizes_of
 from millrace.core.step import Step, StepCounts
@@ -173,16 +174,27 @@ class FrontStage:
         mine = [batch.column(name).take(pa.array(places)) for name, _ in self._spec.on]
         entries[places[~self._relation.codec.equal(mine, found.columns)]] = -1
 
-    def answer(self, batch: pa.RecordBatch, entries: Int32Array, numbers: Int64Array, step: int) -> None:
-        """Answer tuples by the entries that were found for them."""
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether more is kept of a tuple than its code, until it is put out."""
+        return self._window.rows is not None
+
+    def answer(
+        self, batch: pa.RecordBatch | None, codes: Int64Array, entries: Int32Array, numbers: Int64Array, step: int
+    ) -> None:  # fmt: skip
+        """Answer tuples with these codes by the entries that were found for them. `batch`: the tuples, if rows are kept."""
         self._window.given, self._window.steps = numbers, step
-        taken, slots = self._window.admit(batch, batch.num_rows)
+        if batch is None:
+            slots = self._window.admit_codes(codes)
+        else:
+            _, slots = self._window.admit(batch, batch.num_rows)
         self._window.given = None
-        assert taken == len(slots) == batch.num_rows, "a front stage took more tuples than it has room for"
-        tuples, records = self.hot.pairs(entries)
-        self._emitter.pairs(_as_run(self.hot), slots[tuples], records, verified=True)
+        assert len(slots) == len(codes), "a front stage took more tuples than it has room for"
+        tuples, records = self.hot.pairs(entries, one_row=self.one_row)
+        every = len(tuples) == len(slots) and self.one_row
+        self._emitter.pairs(_as_run(self.hot), slots if every else slots[tuples], records, verified=True)
         self._emitter.leave(slots)
-        self.pending += taken
+        self.pending += len(slots)
 
     def note(self, tuples: int, hits: Int32Array, missed: Int64Array) -> None:
         """So many tuples were taken: these entries answered some of them, and these codes went to the back stage."""
@@ -195,9 +207,11 @@ class FrontStage:
         if self._auto and self._tuples - self._checked >= max(256, self.hot.period // 16):
             self._adapt_threshold()
 
-    def fits(self, entries: Int32Array, batch: pa.RecordBatch) -> int:
+    def fits(self, entries: Int32Array, batch: pa.RecordBatch | None) -> int:
         """How many tuples, from the first on, can be answered before the next step; each has an entry."""
-        most = min(len(entries), self.room, self._window.row_room(batch))
+        most = min(len(entries), self.room)
+        if batch is not None:
+            most = min(most, self._window.row_room(batch))
         if self.one_row:
             return most
         upto = np.cumsum(np.maximum(self.hot.rows_of(entries[:most]), 1))
@@ -376,10 +390,30 @@ class _Groups:
 
     @staticmethod
     def of(what: Int64Array, numbers: Int64Array) -> _Groups:
-        order = np.argsort(what, kind="stable")
-        starts = np.flatnonzero(np.diff(what[order], prepend=what[order[:1]] - 1)) if len(what) else order
-        counts = np.diff(starts, append=len(what))
-        return _Groups(order[starts], counts, int(numbers.min()) if len(numbers) else 0)
+        first, counts = np.empty(len(what), np.int64), np.empty(len(what), np.int64)
+        places = np.zeros(1 << (2 * len(what)).bit_length(), np.int32)
+        count = _group(what, places, first, counts)
+        return _Groups(first[:count], counts[:count], int(numbers.min()) if len(numbers) else 0)
+
+
+@kernel
+def _group(what: Any, places: Any, first: Any, counts: Any) -> Any:
+    """How many groups there are, with the place of the first of each and its length. `places`: a hash table, more than half
+    empty and all 0."""
+    mask = len(places) - 1
+    groups = 0
+    for i in range(len(what)):
+        at = np.int64((np.uint64(what[i]) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)) & mask
+        while places[at] != 0 and what[first[places[at] - 1]] != what[i]:
+            at = (at + 1) & mask
+        if places[at] == 0:
+            places[at] = groups + 1
+            first[groups] = i
+            counts[groups] = 1
+            groups += 1
+        else:
+            counts[places[at] - 1] += 1
+    return groups
 
 
 class _Collected:

@@ -60,6 +60,7 @@ class HotRows:
 
     def __init__(self, schema: pa.Schema, memory_bytes: int, row_bytes: int) -> None:
         self.schema = schema
+        self.memory_bytes = memory_bytes
         self._layout = PageLayout(schema, "")
         each = _ENTRY_BYTES + _PLACES_BYTES + _POOL_BYTES + block_bytes(row_bytes)
         fixed = 8 * _STATES
@@ -142,13 +143,15 @@ class HotRows:
             self._hits[:] = 0
             self._pool = self._pool[:0]
 
-    def pairs(self, entries: Int32Array) -> tuple[Int64Array, Int64Array]:
+    def pairs(self, entries: Int32Array, *, one_row: bool = False) -> tuple[Int64Array, Int64Array]:
         """For each row of these entries: which entry of the list, and the address of its record. An address holds until keys
-        come in or `clear`."""
-        count = int(self._rows[entries].sum())
-        tuples, records = np.empty(count, np.int64), np.empty(count, np.int64)
-        _addresses(entries, self._block, self._rows, self._arena.view(np.int32), self._arena.ctypes.data, tuples, records)
-        return tuples, records
+        come in or `clear`. `one_row`: no entry has more."""
+        most = len(entries) if one_row else int(self._rows[entries].sum())
+        tuples, records = np.empty(most, np.int64), np.empty(most, np.int64)
+        count = _addresses(
+            entries, self._block, self._rows, self._arena.view(np.int32), self._arena.ctypes.data, tuples, records
+        )
+        return tuples[:count], records[:count]
 
     def take(self, records: Int64Array, columns: Sequence[str], limit_bytes: int | None = None) -> pa.RecordBatch:
         """The records at these addresses, as a run of pages does it."""
@@ -261,8 +264,12 @@ def _bucket(code: Any, places: Any) -> Any:
 
 @kernel
 def _find(codes: Any, places: Any, known: Any, entries: Any) -> None:
+    for i in range(len(codes)):  # by itself: the processor then waits for many places at a time
+        entries[i] = places[_bucket(codes[i], places)] - 1
     for i in range(len(codes)):
-        at = _bucket(codes[i], places)
+        if entries[i] < 0 or known[entries[i]] == codes[i]:
+            continue
+        at = (_bucket(codes[i], places) + 1) & (len(places) - 1)
         entries[i] = -1
         while places[at] != 0:
             if known[places[at] - 1] == codes[i]:
@@ -278,7 +285,7 @@ def _count(entries: Any, hits: Any) -> None:
 
 
 @kernel
-def _addresses(entries: Any, block: Any, rows: Any, words: Any, base: Any, tuples: Any, records: Any) -> None:
+def _addresses(entries: Any, block: Any, rows: Any, words: Any, base: Any, tuples: Any, records: Any) -> Any:
     at = 0
     for i in range(len(entries)):
         entry = entries[i]
@@ -291,8 +298,10 @@ def _addresses(entries: Any, block: Any, rows: Any, words: Any, base: Any, tuple
         for row in range(count):
             tuples[at] = i
             records[at] = start + before
-            before = np.int64(words[head + row])
+            if count > 1:  # the only record begins where it begins: its block need not come into the cache yet
+                before = np.int64(words[head + row])
             at += 1
+    return at
 
 
 @kernel

@@ -87,22 +87,32 @@ class Window:
             return 0, np.zeros(0, np.int64)
         batch = batch.slice(0, count)
         encoded = self.encode(batch)
-        slots = self._take_free(count)
-        self.code[slots] = encoded.codes
-        self.sequence[slots] = np.arange(self._offered, self._offered + count) if self.given is None else self.given[:count]
-        self.entered[slots] = self.steps
-        self.matched[slots] = False
+        slots = self._enter(encoded.codes)
         if self.rows is not None:
             self.rows.add(batch, slots)
-        self._offered += count
-        self.arrived += count
-        self.pending += count
         if encoded.valid.all():
             return count, slots
         self.null_slots = np.concatenate((self.null_slots, slots[encoded.nulls]))
         impossible = ~encoded.valid & ~encoded.nulls
         self.impossible_slots = np.concatenate((self.impossible_slots, slots[impossible]))
         return count, slots[encoded.valid]
+
+    def admit_codes(self, codes: Int64Array) -> Int64Array:
+        """Take tuples of which nothing but the code is kept; there is room for all. Their slots."""
+        assert self.rows is None
+        return self._enter(codes)
+
+    def _enter(self, codes: Int64Array) -> Int64Array:
+        count = len(codes)
+        slots = self._take_free(count)
+        self.code[slots] = codes
+        self.sequence[slots] = np.arange(self._offered, self._offered + count) if self.given is None else self.given[:count]
+        self.entered[slots] = self.steps
+        self.matched[slots] = False
+        self._offered += count
+        self.arrived += count
+        self.pending += count
+        return slots
 
     def release(self, slots: Int64Array) -> None:
         """These tuples have left."""

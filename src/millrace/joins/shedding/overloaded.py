@@ -80,10 +80,7 @@ class Overloaded:
         self, join: Any, *, policy: str = "selective", memory: int | str | None = None, folder: Path | str | None = None,
         sink: Sink | None = None, position: float = LOOKUP_POSITION, age_limit: int | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
-        if not 0 <= position <= 1:
-            raise ParameterError(f"position must be from 0 (the oldest) to 1 (the newest); got {position}")
-        if age_limit is not None and age_limit < 1:
-            raise ParameterError(f"age_limit must be at least 1 step; got {age_limit}")
+        _check(join, position, age_limit, sink)
         self.join = join
         self.policy = policy
         self._policy = make_policy(policy, join)
@@ -243,8 +240,11 @@ class Overloaded:
         return max(1, int(min(served, 0.75 * self._limit / max(1.0, self._buffer.row_bytes))))
 
     def _make_room(self) -> None:
-        self._fill()
+        """The buffer is full. Only if the join takes nothing of it, tuples are shed."""
         before = len(self._buffer)
+        self._fill()
+        if len(self._buffer) < before:
+            return
         if before > self._wanted:
             self._shed(before - self._wanted)
             self._fill()
@@ -329,20 +329,22 @@ class Overloaded:
                 self._failed = error
 
     def _take_back(self, count: int, *, overdue: bool) -> None:
-        parts = []
-        while count > 0 and self.deferred:
-            batch = self.sink.take(count)
-            if batch is None:
-                break
-            numbers = batch.column(NUMBER).to_numpy().astype(np.int64)
-            parts.append(Tuples(batch.drop_columns([NUMBER]), numbers))
-            self._came_back(len(numbers))
-            count -= len(numbers)
-        if parts:
-            back = joined(parts)
-            self._buffer.insert(back)
-            if overdue:
-                self._inside.safe = np.concatenate((self._inside.safe, back.numbers))
+        parts: list[Tuples] = []
+        try:
+            while count > 0 and self.deferred:
+                batch = self.sink.take(count)
+                if batch is None:
+                    break
+                numbers = batch.column(NUMBER).to_numpy().astype(np.int64)
+                parts.append(Tuples(batch.drop_columns([NUMBER]), numbers))
+                self._came_back(len(numbers))
+                count -= len(numbers)
+        finally:  # what came before a read failed is here
+            if parts:
+                back = joined(parts)
+                self._buffer.insert(back)
+                if overdue:
+                    self._inside.safe = np.concatenate((self._inside.safe, back.numbers))
 
     def _came_back(self, count: int) -> None:
         self.deferred -= count
@@ -353,3 +355,14 @@ class Overloaded:
             count -= gone
             if not first[0]:
                 self._outside.popleft()
+
+
+def _check(join: Any, position: Any, age_limit: Any, sink: Any) -> None:
+    if isinstance(join, Overloaded):
+        raise ParameterError("this join sheds already; give the join that it holds")
+    if isinstance(position, (bool, str)) or not isinstance(position, (int, float)) or not 0 <= position <= 1:
+        raise ParameterError(f"position must be a number from 0 (the oldest) to 1 (the newest); got {position!r}")
+    if age_limit is not None and (isinstance(age_limit, bool) or not isinstance(age_limit, int) or age_limit < 1):
+        raise ParameterError(f"age_limit must be a whole number of steps, at least 1; got {age_limit!r}")
+    if sink is not None and not all(callable(getattr(sink, name, None)) for name in ("put", "take", "close")):
+        raise ParameterError(f"sink must have put(batch), take(rows) and close(); got {type(sink).__name__}")
