@@ -302,7 +302,7 @@ def test_any_sink_that_takes_record_batches_will_do() -> None:
     ("given", "problem"),
     [({"policy": "wish"}, "no policy 'wish'; choose one of drop, sample, keep, considering, selective"),
      ({"position": 1.5}, "position must be a number from 0 .* got 1.5"), ({"position": -0.1}, "position must be"),
-     ({"position": "x"}, "position must be"), ({"age_limit": 0}, "age_limit must be a whole number of steps, at least 1; got 0"),
+     ({"position": "x"}, "position must be"), ({"age_limit": 0}, "age_limit must be a whole number of steps, .* got 0"),
      ({"age_limit": 1.5}, "age_limit must be"), ({"sink": 5}, r"sink must have put\(batch\), .* got int")],
 )  # fmt: skip
 def test_bad_parameters_are_clear_errors(given: dict[str, Any], problem: str) -> None:

@@ -103,10 +103,7 @@ class Considering:
         """Tuples are told apart in the join."""
 
     def choose(self, count: int, inside: Inside) -> Chosen:
-        numbers = inside.waiting().numbers
-        if len(numbers) > count:
-            numbers = np.partition(numbers, count)[:count]
-        return Chosen(numbers=numbers)
+        return Chosen(numbers=_oldest(inside, count))
 
 
 class Selective:
@@ -140,7 +137,9 @@ class Selective:
     def choose(self, count: int, inside: Inside) -> Chosen:
         arrived = self._not_answered(inside)
         if not hasattr(stage_that_waits(inside.join), "places"):
-            return Chosen(_some(arrived, count, inside))
+            # All cost the same. Keys that come often are learned from tuples that were taken, so those go where they count.
+            numbers = _oldest(inside, count) if getattr(inside.join, "counts_recent_keys", False) else _NONE
+            return Chosen(_some(arrived, count - len(numbers), inside), numbers)
         rows = inside.buffer.whole().rows.take(pa.array(arrived)) if self._counts is not None else None
         worth = np.full(len(arrived), np.inf)
         if rows is not None:
@@ -207,6 +206,12 @@ def make_policy(name: str, join: Any) -> Policy:
     if policy.asks_window and not hasattr(stage_that_waits(join), "waiting"):
         raise ParameterError(f"policy {name!r} needs a join that says which tuples wait; use 'keep' or 'drop'")
     return policy
+
+
+def _oldest(inside: Inside, count: int) -> Int64Array:
+    """The tuples of the window that came first."""
+    numbers = inside.waiting().numbers
+    return np.partition(numbers, count)[:count] if len(numbers) > count else numbers
 
 
 def _some(values: Int64Array, count: int, inside: Inside) -> Int64Array:
