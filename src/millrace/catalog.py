@@ -14,7 +14,7 @@ from millrace.core.conditions import Condition, Kind
 from millrace.core.errors import BudgetError, ParameterError, StrategyError
 from millrace.core.least_memory import fits, least_memory
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
-from millrace.joins.cached import FIRST_SHARE
+from millrace.joins.cache_share import FIRST_SHARE
 from millrace.joins.chybridjoin import CHybridJoin
 from millrace.joins.cinlj import CachedIndexNestedLoopJoin
 from millrace.joins.cmeshjoin import CMeshJoin

@@ -10,7 +10,7 @@ from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError
 from millrace.core.host import Host
 from millrace.core.protocols import JoinSpec
-from millrace.joins.cached import LEAST_SHARE, best_share
+from millrace.joins.cache_share import LEAST_SHARE, best_share
 from millrace.joins.chybridjoin import CHybridJoin
 from millrace.joins.cinlj import CachedIndexNestedLoopJoin
 from millrace.joins.cmeshjoin import CMeshJoin

@@ -351,6 +351,9 @@ def test_a_query_without_rows_has_no_hot_keys(spark: SparkSession, warehouse: Pa
     found = mr.hot_keys(done.query)
     assert len(found) == 0
     assert str(found) == "hot keys: no rows were counted yet"
+    seen = Observation("none")
+    mr.enrich(frame(spark, SALES).where("false"), table, "id", hot_keys=5, observation=seen).collect()
+    assert len(mr.hot_keys(seen)) == 0
 
 
 def test_long_counts_are_kept_up_to_a_number_of_letters(monkeypatch: pytest.MonkeyPatch) -> None:

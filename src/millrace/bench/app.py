@@ -35,7 +35,7 @@ _CLOSE_CALLS = {
     "memory": option("256m", MEMORY_OF_MILLRACE),
     "batch_rows": option((20_000, 200_000, 1_000_000), "Rows of a micro-batch. Separate several sizes by commas."),
     "cold_batches": option(COMPILING_BATCHES, "Micro-batches at the start that are not measured."),
-    "warm_batches": option(15, "Micro-batches that are measured."),
+    "warm_batches": option(15, "Micro-batches that are measured, at least 5."),
 }
 
 
@@ -94,7 +94,7 @@ def enrich_lookups(options: EnrichOptions, console: Console) -> Outcome:
     only=("rows", "batch_rows", "wide", "zipf", "cold_batches", "warm_batches", "how", "memory", "seed", "data"),
     instead=_CLOSE_CALLS | {
         "batch_rows": option((200_000, 1_000_000), "Rows of a micro-batch. Separate several sizes by commas."),
-        "warm_batches": option(30, "Rounds that are measured."),
+        "warm_batches": option(30, "Rounds that are measured, at least 5."),
     },
 )  # fmt: skip
 def enrich_hot_keys(options: EnrichOptions, console: Console) -> Outcome:
@@ -115,7 +115,7 @@ def enrich_hot_keys(options: EnrichOptions, console: Console) -> Outcome:
             (40_000, 200_000, 400_000, 2_000_000), "Rows of a micro-batch, half for each of two tasks. Several with commas."
         ),
         "cold_batches": option(5, "Micro-batches at the start that are not measured: the front stage learns."),
-        "warm_batches": option(5, "Micro-batches that are measured."),
+        "warm_batches": option(5, "Micro-batches that are measured, at least 5."),
         "strategies": option(("sweepjoin", "csweepjoin"), "Joins with and without a front stage, with commas."),
     },
 )  # fmt: skip

@@ -64,7 +64,7 @@ _REBUILD = "Build millrace's tables again, even if the data folder holds them."
 _SEED = "Seed of the generated data: the same seed gives the same data."
 _STRATEGIES = f"Strategies of millrace to compare, with commas: some of {', '.join(STRATEGIES)}."
 _TABLE_ROWS = "Rows of the table, 120 bytes each."
-_WARM_BATCHES = "Micro-batches that are measured."
+_WARM_BATCHES = "Micro-batches that are measured, at least 5."
 _ZIPF = "Skew of the stream's keys (Zipf exponent). 0: all keys equally often."
 
 
@@ -232,10 +232,11 @@ class JoinOptions:
     )
     interval_tuples: int = option(2_000_000, "Stream rows of an interval.")
     cache_share: tuple[str, ...] = option(
-        ("auto",), "Share of the memory of a cached join that its front stage has: auto, or 0 to 1. Several with commas."
+        ("auto",),
+        "Share of the memory of a cached join that its front stage has: auto, or 0 to less than 1. Several with commas.",
     )
     threshold: tuple[str, ...] = option(
-        ("auto",), "How often a key must have come to get into the front stage: auto, or a number. Several with commas."
+        ("auto",), "Tuples that must wait for a key to get it into the front stage: auto, or a number. Several with commas."
     )
     doubling: bool = option(False, "Let the table grow to twice its rows, and measure again. Simulated devices only.")
     devices: tuple[str, ...] = option(
@@ -476,7 +477,7 @@ def auto_or_number(text: str) -> Any:
 
 
 def _check_front(shares: tuple[str, ...], thresholds: tuple[str, ...]) -> None:
-    from millrace.joins.cached import check_share, check_threshold  # late: `millrace bench --help` has no use for it
+    from millrace.joins.cache_share import check_share, check_threshold  # late: `millrace bench --help` has no use for it
 
     _some("cache_share", shares)
     _some("threshold", thresholds)

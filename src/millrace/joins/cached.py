@@ -7,9 +7,8 @@
 
 Both stages have a share of the one budget. With `cache_share="auto"` the share follows what the front stage earns: for a stream
 whose keys are spread evenly the front stage shrinks to a hundredth, for one with hot keys it takes what gives the highest rate.
-If p of the stream is answered in front with a share s of the memory, the back stage has 1 - s of its memory, about 1 - s of its
-rate, and 1 - p of the tuples: the rate of both goes with (1 - s) / (1 - p). The scores of the keys in memory tell p for other
-shares. To change the share, the join takes no tuples until all have left, and then both stages are made anew.
+How the shares are weighed stands in `cache_share`. To change the share, the join takes no tuples until all have left, and then
+both stages are made anew.
 
 A step makes a step of both stages. If the front stage alone had no room for more tuples, some steps only put out what it found,
 so that the back stage does not read with a window that could have been filled.
@@ -17,124 +16,38 @@ so that the back stage does not read with a window that could have been filled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.arrays import BoolArray, FloatArray, Int64Array
+from millrace.core.arrays import BoolArray, Int64Array
 from millrace.core.budget import Budget, format_bytes
-from millrace.core.errors import BudgetError, ParameterError
+from millrace.core.errors import BudgetError
 from millrace.core.protocols import JoinSpec, Relation, Withdrawn
 from millrace.core.step import Step, StepCounts
-from millrace.cost.front_stage import gain
+from millrace.joins.cache_share import (
+    FIRST_SHARE,
+    LEAST_SHARE,
+    SHARES,
+    Back,
+    CacheShare,
+    Division,
+    best_share,
+    check_threshold,
+    divide_stages,
+)
 from millrace.joins.emit import Emitter
-from millrace.joins.front_stage import FrontSizing, FrontStage, Threshold, divide_front, kept_schema, least_front_bytes
+from millrace.joins.front_stage import FrontStage, Threshold, least_front_bytes
 from millrace.joins.hot_rows import HotRows
 from millrace.structures.window import Window
 
-CacheShare = float | int | Literal["auto"]
-
-FIRST_SHARE = 0.15  # the share that the paper finds best; where "auto" begins
-LEAST_SHARE = 1 / 128
-SHARES = (LEAST_SHARE, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
-_BETTER = 1.05  # a change must promise this much, because all tuples have to leave first
 _FRONT_STEPS = 4, 64  # of the front stage alone, one after the other: more where tuples wait long anyway
 _LITTLE = 0.5  # a front stage that answers less than this part of its share does not earn it
 _FEW_TUPLES = 16  # looked up at a time where most of them are not taken
-
-
-class Division(NamedTuple):
-    """How a cached join divides its budget. Without a front stage, `front` is None."""
-
-    front: FrontSizing | None
-    back_bytes: int
-
-
-class _Back:
-    """The back stage: how it is made, and how it would divide a budget."""
-
-    def __init__(self, join: Any, parameters: dict[str, Any]) -> None:
-        self.make = partial(join, **parameters)
-        self.divide = partial(join.divide, **parameters)
-
-
-def _divide(
-    relation: Relation, spec: JoinSpec, budget: Budget, back: _Back, *,
-    cache_share: CacheShare, recent: bool, now: float | None = None,
-) -> Division:  # fmt: skip
-    """The parts of both stages. `now`: the share to begin with, or to change to, where it is not fixed."""
-    check_share(cache_share)
-    free = budget.free_bytes
-    if cache_share == 0 or relation.resident or not HotRows.serves(kept_schema(relation, spec)):
-        back.divide(relation, spec, Budget(max(1, free)))
-        return Division(None, free)
-    least = least_front_bytes(relation, spec)
-    share = (FIRST_SHARE if now is None else now) if cache_share == "auto" else cache_share
-    front = max(least, int(share * free))
-    if cache_share == "auto":
-        _check_back(relation, spec, budget, back, lambda total: total - least, lambda needed: needed + least)
-        front = _fitting(relation, spec, back, free, front, least)
-    else:
-        _check_back(
-            relation, spec, budget, back, lambda total: total - max(least, int(share * total)),
-            lambda needed: max(needed + least, int(needed / (1 - share)) + 1), share,
-        )  # fmt: skip
-    return Division(divide_front(relation, spec, front, recent=recent), free - front)
-
-
-def _check_back(
-    relation: Relation, spec: JoinSpec, budget: Budget, back: _Back, rest: Callable[[int], int], total: Callable[[int], int],
-    share: float | None = None,
-) -> None:  # fmt: skip
-    """An error that says what both stages need together, if what is left for the back stage is too small. `rest`: the back
-    stage's part of a budget; `total`: the budget for a back stage of so many bytes."""
-    given = wanted = budget.free_bytes
-    cause: BudgetError | None = None
-    for _ in range(16):  # what the back stage needs may grow a little with what it has
-        try:
-            back.divide(relation, spec, Budget(max(1, rest(wanted))))
-            break
-        except BudgetError as small:
-            cause, wanted = small, max(wanted + 1, total(small.needed_bytes))
-    if cause is None:
-        return
-    needed = budget.used_bytes + wanted
-    less = f", or a smaller cache_share than {share:g}" if share is not None and rest(given) < given // 2 else ""
-    raise BudgetError(
-        f"the memory budget of {format_bytes(budget.memory_bytes)} is too small for the back stage and one page of cache; "
-        f"give memory={needed} or more{less}",
-        needed,
-    ) from cause
-
-
-def _fitting(relation: Relation, spec: JoinSpec, back: _Back, free: int, front: int, least: int) -> int:
-    """The front stage as wanted, or less where the back stage needs the memory."""
-    while front > least:
-        try:
-            back.divide(relation, spec, Budget(max(1, free - front)))
-            return front
-        except BudgetError:
-            front = max(least, front // 2)
-    return front
-
-
-def check_share(share: Any) -> None:
-    if share == "auto":
-        return
-    if isinstance(share, (bool, str)) or not isinstance(share, (int, float)) or not 0 <= share < 1:
-        raise ParameterError(f'cache_share must be "auto", or a number from 0 to less than 1; got {share!r}')
-
-
-def check_threshold(threshold: Any) -> None:
-    if threshold == "auto":
-        return
-    if isinstance(threshold, (bool, str)) or not isinstance(threshold, (int, float)) or not 1 <= threshold < 1 << 31:
-        raise ParameterError(f'threshold must be "auto" or a number of tuples, at least 1; got {threshold!r}')
 
 
 class CachedJoin:
@@ -158,7 +71,7 @@ class CachedJoin:
     ) -> None:  # fmt: skip
         check_threshold(threshold)
         self._relation, self._spec, self._budget = relation, spec, budget
-        self._how = _Back(self.back_class, parameters)
+        self._how = Back(self.back_class, parameters)
         self._wanted_share, self._threshold, self._fill_first = cache_share, threshold, fill_first
         self._free = budget.free_bytes
         division = self.divide(relation, spec, budget, cache_share=cache_share, threshold=threshold, **parameters)
@@ -198,9 +111,9 @@ class CachedJoin:
     ) -> Division:  # fmt: skip
         """How the budget would be shared out; an error if it is too small. No array is made."""
         check_threshold(threshold)
-        back = _Back(cls.back_class, parameters)
+        back = Back(cls.back_class, parameters)
         first = FIRST_SHARE if FIRST_SHARE in cls.shares else cls.shares[0]
-        return _divide(relation, spec, budget, back, cache_share=cache_share, recent=cls.counts_recent_keys, now=first)
+        return divide_stages(relation, spec, budget, back, cache_share=cache_share, recent=cls.counts_recent_keys, now=first)
 
     @property
     def _back_window(self) -> Window:
@@ -411,7 +324,7 @@ class CachedJoin:
         self._next_share = None
         empty = Budget(self._free)
         try:
-            division = _divide(
+            division = divide_stages(
                 self._relation, self._spec, empty, self._how, cache_share="auto", recent=self.counts_recent_keys, now=share
             )
         except BudgetError:
@@ -424,30 +337,6 @@ class CachedJoin:
         self._begin_trial(2 * self.back.capacity + self.front.hot.period << min(trials, 8))
         self.front.since = front.since
         front.hot.move_to(self.front.hot)
-
-
-def best_share(share: float, hit_share: float, scores: FloatArray, shares: Sequence[float] = SHARES) -> float:
-    """The share with the highest rate, if another is clearly better than this one; otherwise this one.
-
-    `scores`: of the keys in memory, the highest first. They say how much of the stream fewer keys would answer. For more keys,
-    the growth from half of the keys to all of them is carried on, as by Zipf's law: as much for each doubling.
-    """
-    total = float(scores.sum()) if len(scores) else 0.0
-    if total <= 0:
-        return LEAST_SHARE if share > 2 * LEAST_SHARE else share
-    upto = np.cumsum(scores) / total * hit_share
-    doubling = float(upto[-1] - upto[max(0, len(upto) // 2 - 1)])
-
-    def rate(other: float) -> float:
-        keys = len(scores) * other / share
-        if keys <= len(scores):
-            answered = float(upto[max(0, int(keys) - 1)])
-        else:
-            answered = hit_share + doubling * float(np.log2(keys / len(scores)))
-        return gain(other, min(answered, 0.99))
-
-    best = max(shares, key=rate)
-    return best if rate(best) > _BETTER * rate(share) else share
 
 
 def _together(back: Step, front: Step) -> Step:

@@ -111,6 +111,17 @@ class HotRows:
         return self.keys >= self.capacity or spare < 16 * max(64, self._used_bytes // max(1, self.keys))
 
     @property
+    def bar(self) -> float:
+        """A key with this score or a lower one can't come in now, as far as that is known."""
+        at = int(self._state[_POOL])
+        if at >= len(self._pool) or not self.full:
+            return -np.inf
+        victim = self._pool[at]
+        if self._rows[victim] < 0:
+            return -np.inf
+        return float(self._score[victim] * (1 - self._progress / 2) + 0.5 * self._hits[victim])
+
+    @property
     def _used_bytes(self) -> int:
         return int(self._state[_END] - self._state[_FREED])
 

@@ -15,7 +15,7 @@ from millrace.core.budget import parse_bytes
 from millrace.core.conditions import Condition, Pairs, key_pairs
 from millrace.core.errors import ParameterError, SchemaError, StrategyError
 from millrace.core.protocols import HOWS, How
-from millrace.joins.cached import check_share, check_threshold
+from millrace.joins.cache_share import check_share, check_threshold
 from millrace.relations.files import READ_MODES
 from millrace.spark.key_sketch import MOST_KEYS
 from millrace.spark.reports import observation_classes
@@ -208,8 +208,10 @@ def checked_front(strategy: str, cache_share: Any, threshold: Any) -> dict[str, 
     check_threshold(threshold)
     said = {name: value for name, value in (("cache_share", cache_share), ("threshold", threshold)) if value != "auto"}
     if said and (strategy == "auto" or not algorithm(strategy).cached):
-        names = ", ".join(row.name for row in ALGORITHMS if row.cached)
-        raise StrategyError(f"{min(said)} is for a join with a front stage; strategy {strategy!r} has none: use {names}")
+        cached = [row.name for row in ALGORITHMS if row.cached]
+        near = [name for name in cached if name.endswith(strategy)]
+        use = ", ".join(near or cached)
+        raise StrategyError(f"{min(said)} is for a join with a front stage; strategy {strategy!r} has none: use {use}")
     return said
 
 

@@ -58,8 +58,9 @@ def enrich(
     read        auto, mmap (pages used in place), direct (past the page cache) or buffered
     partitions  shuffle the stream into this many tasks first; useful when the source has too few partitions
     ordered     rows of a partition come in the order of the stream; with at most 16 table rows to a key they always do
-    cache_share share of the memory for rows that are wanted often, 0 to 1; for cinlj, cmeshjoin, chybridjoin and csweepjoin
-    threshold   rows of the stream that must wait for a key before its rows are kept there
+    cache_share share of the join's memory for table rows that are wanted often, 0 to less than 1, where pages are read (not
+                mmap); for cinlj, cmeshjoin, chybridjoin and csweepjoin. "auto": 0.15, for cinlj 0.75
+    threshold   rows of the stream that must wait for a key at once before its table rows are kept there. "auto": begins with 2
     name        name of this call in reports
     hot_keys    count the most frequent keys of the stream, for `mr.hot_keys`: how many keys a report keeps, such as 100; at
                 most 1,000. Only for equal keys

@@ -101,7 +101,7 @@ class TaskTable:
         """What became of the front stage; None where the strategy has none."""
         if not algorithm(self.plan.asked.strategy).cached:
             return None
-        return "used" if self._cached is not None else "bypassed"
+        return "used" if self._cached is not None and self._cached.front is not None else "bypassed"
 
     def _known(self) -> dict[str, Any]:
         """What this machine can tell a join: the unit costs of its disk."""

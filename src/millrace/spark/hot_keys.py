@@ -93,11 +93,12 @@ def hot_keys(source: Any, *, name: str | None = None, limit: int = 10) -> HotKey
     """
     _check_limit(limit)
     calls: dict[str, list[tuple[int | None, dict[str, Any]]]] = {}
-    for sent in sent_counts(source):
+    every = sent_counts(source)
+    for sent in every:
         told = [json.loads(text).get("hot_keys") for text in sent.texts]
         calls.setdefault(sent.name, []).extend((sent.batch_id, sketch) for sketch in told if sketch is not None)
-    if not calls:
-        return HotKeys(name or "", 0, 0, 0, (), 0)
+    if not any(sent.texts for sent in every):  # no task had rows
+        return HotKeys(name or next(iter(calls), ""), 0, 0, 0, (), 0)
     chosen = _chosen(name, calls)
     sketches = [sketch for _, sketch in calls[chosen]]
     return _merged(chosen, sketches, len({batch for batch, _ in calls[chosen]}), limit)

@@ -93,7 +93,8 @@ class BatchReport:
     def _front(self) -> list[str]:
         if self.hit_share is not None:
             return [f"{self.hit_share:.0%} answered in front from {format_bytes(self.cache_bytes)}"]
-        return ["front stage bypassed"] if "bypassed" in self.front else []
+        why = ": pages are used in place" if "mmap" in self.read else ""
+        return [f"front stage bypassed{why}"] if "bypassed" in self.front else []
 
     @property
     def _changes(self) -> list[str]:

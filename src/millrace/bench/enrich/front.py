@@ -113,10 +113,10 @@ def front_table(report: dict[str, Any]) -> Table:
     options = report["options"]
     table = Table(
         title=f"R = {options['rows']:,} rows, Zipf {options['zipf']:g}, memory {options['memory']} a task, direct reads",
-        caption="Medians of warm micro-batches. first: pages of the first micro-batch, when nothing was known. x plain: to the "
-        "same join without a front stage.",
+        caption="Medians of warm micro-batches. in front: share of the stream answered there. first: pages of the first "
+        "micro-batch, when nothing was known. pages x, seconds x: to the same join without a front stage; less is better.",
     )
-    headings = ("rows a task", "strategy", "in front", "pages", "x plain", "first", "read", "seconds", "x plain ")
+    headings = ("rows a task", "strategy", "in front", "pages", "pages x", "first", "read", "seconds", "seconds x")
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "strategy" else "right")
     beside = {(cell["strategy"], cell["batch_rows"]): cell for cell in report["cells"]}

@@ -65,7 +65,9 @@ def _caption(report: dict[str, Any]) -> str:
     if not report["cells_with_ours"]:
         return f"{rows}."
     return (
-        f"{rows}. shed: of the arrivals of the measured time; longest age: from arrival to leaving. "
+        f"{rows}, those of drop at most once. x full speed: to the join when it is offered all it takes; a policy that "
+        "picks rich pages serves more. shed: of the arrivals of the measured time, below 0 if more came back; written, read: "
+        "of what was shed, over the whole run; longest age: from arrival to leaving. "
         f"selective: median {report['ours_to_best_median']:.2f}x the best other policy that loses nothing, at least 0.95x in "
         f"{report['ours_at_least_0_95']} of {report['cells_with_ours']} cells."
     )
