@@ -36,8 +36,8 @@ def test_an_algorithm_has_its_module_its_tests_and_its_page(row: Algorithm) -> N
 def test_every_join_of_the_package_is_listed() -> None:
     folder = Path(str(millrace.__file__)).parent / "joins"
     shared = {
-        "__init__", "blocks", "cache_share", "cached", "door", "emit", "fetch", "found_matches", "front_learning", "front_stage",
-        "hot_file", "hot_rows", "reading", "recent_keys", "scan", "several", "sizing", "stream_order",
+        "__init__", "blocks", "cache_share", "cached", "door", "emit", "fetch", "found_matches", "front_learning",
+        "front_stage", "hot_file", "hot_rows", "reading", "recent_keys", "scan", "several", "sizing", "stream_order",
     }  # fmt: skip
     assert {file.stem for file in folder.glob("*.py")} - shared == {row.name for row in ALGORITHMS}
 

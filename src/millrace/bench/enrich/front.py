@@ -20,7 +20,7 @@ from millrace.bench.data import FILES_PER_BATCH, StreamFiles
 from millrace.bench.enrich.contenders import Workload, open_master_table
 from millrace.bench.enrich.measure import Progress, folders, prepared
 from millrace.bench.enrich.microbatch import CLOCK, checksum, run_query
-from millrace.bench.enrich.results import OK
+from millrace.bench.enrich.results import OK, Result
 from millrace.bench.enrich.session import collect_garbage, fresh_workers
 from millrace.bench.options import EnrichOptions
 
@@ -35,6 +35,7 @@ def run_front(options: EnrichOptions, progress: Progress | None = None) -> dict[
             for strategy in options.strategies:
                 progress.say(f"{strategy}: {files.batch_rows:,} rows a batch")
                 results.append(_measured(ready.work, table, strategy, files, where.scratch))
+                progress.finished(Result(strategy, files.batch_rows, seconds=results[-1]["seconds"]))
     return {
         "benchmark": "enrich-front", "clock": CLOCK, "options": options.to_json(), **ready.about,
         "rows_agree": all(result["rows_in"] == result["batch_rows"] for result in results),
