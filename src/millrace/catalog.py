@@ -14,7 +14,7 @@ from millrace.core.conditions import Condition, Kind
 from millrace.core.errors import BudgetError, ParameterError, StrategyError
 from millrace.core.least_memory import fits, least_memory
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
-from millrace.joins.cache_share import FIRST_SHARE
+from millrace.joins.cache_share import DRAINED_SHARE, FIRST_SHARE
 from millrace.joins.chybridjoin import CHybridJoin
 from millrace.joins.cinlj import CachedIndexNestedLoopJoin
 from millrace.joins.cmeshjoin import CMeshJoin
@@ -130,7 +130,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),
-        drained={"tuples_per_step": None, "pool_bytes": "rest", "cache_share": 0.5, "fill_first": True},
+        drained={"tuples_per_step": None, "pool_bytes": "rest", "cache_share": DRAINED_SHARE, "fill_first": True},
         cached=True,
     ),
     Algorithm(
@@ -150,7 +150,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),
-        drained={"cache_share": FIRST_SHARE, "fill_first": True},
+        drained={"cache_share": DRAINED_SHARE, "fill_first": True},
         cached=True,
     ),
     Algorithm(
@@ -161,7 +161,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         conditions=("equality",),
         hosts=("process", "spark"),
         told=("costs", "window_tuples"),
-        drained={"cache_share": FIRST_SHARE, "fill_first": True},
+        drained={"cache_share": DRAINED_SHARE, "fill_first": True},
         instant=True,
         cached=True,
     ),
@@ -280,7 +280,8 @@ def check_condition(row: Algorithm, condition: ConditionName) -> None:
     """Raise an error if the join does not serve this condition."""
     if condition not in row.conditions:
         able = tuple(other for other in ALGORITHMS if condition in other.conditions)
-        raise StrategyError(f"strategy {row.name!r} does not serve {condition!r}; use {_names(able)}")
+        why = ": a front stage answers equal keys only" if row.cached else ""
+        raise StrategyError(f"strategy {row.name!r} does not serve {condition!r}{why}; use {_names(able)}")
 
 
 def _names(rows: tuple[Algorithm, ...]) -> str:

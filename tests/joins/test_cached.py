@@ -163,3 +163,19 @@ def test_rows_of_an_earlier_front_stage_go_on_in_one_of_another_size() -> None:
         assert (join.front.hot is first.front.hot) == (share == 0.15)
         assert join.front.hot.keys == pytest.approx(min(join.front.hot.capacity, first.front.hot.keys), rel=0.1)
         assert join.bytes_used <= 400 * 1024
+
+
+def test_what_a_front_stage_found_out_goes_on_with_its_rows() -> None:
+    """On Spark each group of rows has a join of its own: the threshold must not begin anew with each."""
+    relation, hot, shares = GeneratedRelation(ROWS, page_bytes=2_048), None, []
+    for part in np.array_split(zipf(40_000), 40):
+        join = CSweepJoin(relation, SPEC, Budget("2m"), cache_share=0.5, fill_first=True, hot=hot)
+        host = Host(join)
+        for _ in (*host.feed(pa.record_batch({"key": part})), *host.drain()):
+            pass
+        assert join.front is not None
+        hot = join.front.hot
+        shares.append(host.ledger.totals.front_hits / host.ledger.totals.front_lookups)
+    assert join.front is not None
+    assert join.front.threshold == 1  # there is room
+    assert np.mean(shares[-5:]) > 0.75  # keys that came once are kept, too; of keys that come twice at once, half as many

@@ -25,6 +25,7 @@ from millrace.joins.hot_rows import HotRows
 CacheShare = float | int | Literal["auto"]
 
 FIRST_SHARE = 0.15  # the share that the paper finds best; where "auto" begins
+DRAINED_SHARE = 0.5  # where a host drains the join after so many tuples, and an index finds their pages: few tuples wait
 LEAST_SHARE = 1 / 128
 SHARES = (LEAST_SHARE, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 _BETTER = 1.05  # a change must promise this much, because all tuples have to leave first

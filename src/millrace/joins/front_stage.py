@@ -44,6 +44,7 @@ _RECENT_SHARE = 16
 _COLLECT_SHARE = 16
 _MOST_THRESHOLD = 64
 _MANY_LEFT, _FEW_LEFT = 0.3, 0.1  # of the keys, in a period
+_CHECKS, _CHECKS_TO_FILL = 16, 256  # looks at the threshold in a period; more often while there is room
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class FrontStage:
         if self.recent is not None:
             self.budget.reserve("recent keys", self.recent.nbytes)
         self._auto = threshold == "auto"
-        self.threshold = 2 if threshold == "auto" else max(1, int(np.ceil(threshold)))
+        self.threshold = self.hot.threshold if threshold == "auto" else max(1, int(np.ceil(threshold)))
         self._whole = spec.how in ("semi", "anti")  # one row says all of a key
         self._learning = Learning(self)
         # Bytes: a tuple without room here, and a tuple or row that would fill the output of a step, is left to the back stage.
@@ -126,8 +127,6 @@ class FrontStage:
         self.now = 0  # the number of the next tuple
         self.since = 0  # only tuples from this number on teach: the relation has not changed since they came
         self._lookups = self._hits = 0  # since the last step
-        self._checked = 0  # tuples, when the threshold was last looked at
-        self._tuples = 0
 
     @property
     def output_rows(self) -> int:
@@ -199,10 +198,11 @@ class FrontStage:
         self.hot.note_hits(hits, tuples)
         self._lookups += tuples
         self._hits += len(hits)
-        self._tuples += tuples
         if self.recent is not None:
             self.recent.add(missed)
-        if self._auto and self._tuples - self._checked >= max(256, self.hot.period // 16):
+        self.hot.unchecked += tuples
+        often = _CHECKS_TO_FILL if not self.hot.full else _CHECKS
+        if self._auto and self.hot.unchecked >= max(256, self.hot.period // often):
             self._adapt_threshold()
 
     def fits(self, entries: Int32Array, batch: pa.RecordBatch | None) -> int:
@@ -241,14 +241,16 @@ class FrontStage:
         self._learning.collected.clear()
 
     def _adapt_threshold(self) -> None:
-        share = self.hot.take_evictions() / max(1, self.hot.keys) * self.hot.period / (self._tuples - self._checked)
-        self._checked = self._tuples
-        if not self.hot.full:
+        hot = self.hot
+        share = hot.take_evictions() / max(1, hot.keys) * hot.period / hot.unchecked
+        hot.unchecked = 0
+        if not hot.full:
             self.threshold = max(1, self.threshold - 1)
         elif share > _MANY_LEFT:
             self.threshold = min(_MOST_THRESHOLD, self.threshold + 1)
         elif share < _FEW_LEFT:
             self.threshold = max(1, self.threshold - 1)
+        hot.threshold = self.threshold
 
     # --- what is learned
 
@@ -276,11 +278,6 @@ class FrontStage:
     @property
     def collect_bytes(self) -> int:
         return self._sizing.collect_bytes
-
-    @property
-    def tuples(self) -> int:
-        """Tuples that were looked up so far."""
-        return self._tuples
 
 
 def _kept_row_bytes(relation: Relation, schema: pa.Schema) -> int:

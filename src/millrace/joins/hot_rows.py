@@ -29,6 +29,7 @@ _USED, _END, _FREED, _POOL, _FREE_ENTRY, _EVICTED, _LIVE = range(7)  # of the st
 _STATES = 7
 _ENTRY_BYTES = 8 + 8 + 4 + 4 + 4  # code, block, rows, score, hits
 _PLACES_BYTES = 4 * 4  # of an entry, at most
+FIRST_THRESHOLD = 2
 _POOL_SHARE = 16  # of the entries, the least wanted, stand ready to make room
 _HEAD_BYTES = 8  # of a block
 _CHUNK = 4096  # keys that are copied out at a time
@@ -79,6 +80,8 @@ class HotRows:
         # Bytes of a key's rows, at most: a key must not push out many others.
         self.longest_block = max(8 * len(self._arena) // 16, min(8 * len(self._arena), 4096))
         self.period = 16 * self.capacity  # stream tuples
+        self.threshold = FIRST_THRESHOLD  # of a front stage that finds its own; goes on with the rows
+        self.unchecked = 0  # stream tuples since it was looked at
         self._into_period = 0
         self._flags = 0  # columns that have nulls
         self._unpackers: dict[tuple[tuple[str, ...], int], Unpacker] = {}
@@ -239,6 +242,7 @@ class HotRows:
 
     def move_to(self, other: HotRows) -> None:
         """Put the keys that are here into another, the most wanted first."""
+        other.threshold = self.threshold
         for keys, rows in self.chunks():
             other.put(keys._replace(scores=keys.scores * (other.period / self.period)), rows)
             if other.full:

@@ -59,7 +59,7 @@ def enrich(
     partitions  shuffle the stream into this many tasks first; useful when the source has too few partitions
     ordered     rows of a partition come in the order of the stream; with at most 16 table rows to a key they always do
     cache_share share of the join's memory for table rows that are wanted often, 0 to less than 1, where pages are read (not
-                mmap); for cinlj, cmeshjoin, chybridjoin and csweepjoin. "auto": 0.15, for cinlj 0.75
+                mmap); for cinlj, cmeshjoin, chybridjoin and csweepjoin. "auto": 0.5, for cmeshjoin 0.15
     threshold   rows of the stream that must wait for a key at once before its table rows are kept there. "auto": begins with 2
     name        name of this call in reports
     hot_keys    count the most frequent keys of the stream, for `mr.hot_keys`: how many keys a report keeps, such as 100; at
