@@ -117,7 +117,8 @@ def test_a_front_stage_is_compared_with_the_join_behind_it(tmp_path: Path) -> No
     plain, cached = report["results"]
     assert (plain["strategy"], cached["strategy"]) == ("sweepjoin", "csweepjoin")
     assert plain["hit_share"] == 0 < cached["hit_share"]
-    assert cached["pages"] < plain["pages"] == cached["pages_first_batch"]
+    assert cached["pages"] <= plain["pages"]
+    assert cached["pages_first_batch"] == pytest.approx(plain["pages_first_batch"], rel=0.05)  # nothing was known yet
     (cell,) = report["cells"]
     assert cell["pages"] == cached["pages"] / plain["pages"]
 
