@@ -153,7 +153,10 @@ def test_own_memory_of_workers_stays_inside_the_budget_and_a_constant(
     _check(spark, big, KEYS, tmp_path, memory_bytes, read=read)
 
 
-@pytest.mark.parametrize("strategy", ["inlj", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["inlj", "meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "cinlj", "cmeshjoin", "chybridjoin", "csweepjoin"],
+)
 def test_own_memory_stays_inside_the_budget_with_every_strategy(
     spark: SparkSession, big: Path, tmp_path: Path, strategy: str
 ) -> None:
