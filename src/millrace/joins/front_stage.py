@@ -187,8 +187,8 @@ class FrontStage:
             _, slots = self._window.admit(batch, batch.num_rows)
         self._window.given = None
         assert len(slots) == len(codes), "a front stage took more tuples than it has room for"
-        tuples, records = self.hot.pairs(entries, one_row=self.one_row)
-        every = len(tuples) == len(slots) and self.one_row
+        tuples, records = self.hot.pairs(entries)
+        every = len(tuples) == len(slots) and self.hot.one_row
         self._emitter.pairs(_as_run(self.hot), slots if every else slots[tuples], records, verified=True)
         self._emitter.leave(slots)
         self.pending += len(slots)

@@ -84,6 +84,7 @@ class HotRows:
         self.unchecked = 0  # stream tuples since it was looked at
         self._into_period = 0
         self._flags = 0  # columns that have nulls
+        self._most_rows = 0  # of a key
         self._unpackers: dict[tuple[tuple[str, ...], int], Unpacker] = {}
         self.clear()
 
@@ -157,10 +158,15 @@ class HotRows:
             self._hits[:] = 0
             self._pool = self._pool[:0]
 
-    def pairs(self, entries: Int32Array, *, one_row: bool = False) -> tuple[Int64Array, Int64Array]:
+    @property
+    def one_row(self) -> bool:
+        """Whether no key has more than one row, as far as this was ever seen."""
+        return self._most_rows <= 1
+
+    def pairs(self, entries: Int32Array) -> tuple[Int64Array, Int64Array]:
         """For each row of these entries: which entry of the list, and the address of its record. An address holds until keys
-        come in or `clear`. `one_row`: no entry has more."""
-        most = len(entries) if one_row else int(self._rows[entries].sum())
+        come in or `clear`."""
+        most = len(entries) if self.one_row else int(self._rows[entries].sum())
         tuples, records = np.empty(most, np.int64), np.empty(most, np.int64)
         count = _addresses(
             entries, self._block, self._rows, self._arena.view(np.int32), self._arena.ctypes.data, tuples, records
@@ -184,6 +190,7 @@ class HotRows:
         records, flags = pack(rows, self._layout) if rows is not None and len(self.schema) else (None, 0)
         if flags & ~self._flags:
             self._flags |= flags
+        self._most_rows = max(self._most_rows, int(keys.rows.max(initial=0)))
         count = int(keys.rows.sum())
         starts = np.zeros(count + 1, np.int32)
         address = 0

@@ -39,9 +39,9 @@ class FrontRows:
 
     @staticmethod
     def of(relation: StoredRelation, spec: JoinSpec) -> FrontRows:
-        """Rows are the same for the same version, columns and key; semi joins keep one row of a key."""
+        """Rows are the same for the same version, columns and key; semi and anti joins keep one row of a key."""
         schema = kept_schema(relation, spec)
-        about = f"{schema.to_string(show_field_metadata=False)} {spec.how == 'semi'}"
+        about = f"{schema.to_string(show_field_metadata=False)} {spec.how in ('semi', 'anti')}"
         return FrontRows(f"{relation.version.index_checksum}-{xxhash.xxh3_64_hexdigest(about.encode())}")
 
     def take(self) -> HotRows | None:
