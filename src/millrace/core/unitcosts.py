@@ -11,46 +11,73 @@ import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from millrace.core.errors import ParameterError
-from millrace.core.step import StepCounts
+
+
+class Counted(Protocol):
+    """What was done, or what is expected: `StepCounts` and `cost.iteration.IterationCost` share these names."""
+
+    @property
+    def tuples_in(self) -> float: ...
+    @property
+    def pages_read(self) -> float: ...
+    @property
+    def probes(self) -> float: ...
+    @property
+    def matches(self) -> float: ...
+    @property
+    def removed(self) -> float: ...
+    @property
+    def front_lookups(self) -> float: ...
 
 
 @dataclass(frozen=True)
 class UnitCosts:
-    """Seconds: a seek, a byte read in sequence, and the five things done to a tuple."""
+    """Seconds: of reading, of what is done to a tuple, and of what a call takes however little it does.
 
-    seek: float = 1.0e-4
+    The last five are zero where nobody has measured them, as on simulated devices.
+    """
+
+    seek: float = 1.0e-4  # to another place of the disk
     read_byte: float = 1.0 / 1.4e9
     expire: float = 2.0e-8
     take: float = 2.0e-8
     add: float = 4.0e-8
-    probe: float = 3.0e-8
+    probe: float = 3.0e-8  # one look-up of a key in the window, or of a tuple in a page
     output: float = 1.5e-7
+    front: float | None = None  # one look-up in a front stage; None: as a probe
+    request: float = 0.0  # of each read, in sequence or not
+    page: float = 0.0  # of each page read, beside its bytes
+    index_read: float = 0.0  # of each block of an index on disk, beside its seek and bytes
+    step: float = 0.0  # of each step
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not value >= 0:
+            if value is not None and not value >= 0:
                 raise ParameterError(f"unit cost {name} must be zero or more seconds; got {value!r}")
 
     def read(self, count: int) -> float:
         """Seconds for one read of `count` bytes after a seek."""
         return self.seek + count * self.read_byte
 
-    def work(self, counts: StepCounts) -> float:
+    def work(self, counts: Counted, steps: float = 0) -> float:
         """Processor seconds for what steps did, without reads: the terms of the cost model, term by term.
 
-        A look-up in a front stage costs a probe. A look-up in an index in memory is part of taking a tuple.
+        A look-up in an index in memory is part of taking a tuple.
         """
-        probes = counts.probes + counts.front_lookups
+        front = self.probe if self.front is None else self.front
         return (
             counts.tuples_in * (self.take + self.add)
-            + probes * self.probe
+            + counts.probes * self.probe
+            + counts.front_lookups * front
             + counts.matches * self.output
             + counts.removed * self.expire
+            + counts.pages_read * self.page
+            + steps * self.step
         )
 
     def gap_bytes(self) -> int:
