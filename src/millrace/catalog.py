@@ -14,6 +14,7 @@ from millrace.core.conditions import Condition, Kind
 from millrace.core.errors import BudgetError, ParameterError, StrategyError
 from millrace.core.least_memory import fits, least_memory
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
+from millrace.cost.expected import Expected
 from millrace.joins.cache_share import DRAINED_SHARE, FIRST_SHARE
 from millrace.joins.chybridjoin import CHybridJoin
 from millrace.joins.cinlj import CachedIndexNestedLoopJoin
@@ -65,6 +66,13 @@ class Algorithm:
     def divide(self) -> Callable[..., Any]:
         """Takes what `join` takes, and shares the budget out as the join does. No array is made."""
         found: Callable[..., Any] = self.join.divide  # type: ignore[attr-defined]
+        return found
+
+    @property
+    def expect(self) -> Callable[..., Expected]:
+        """Takes what `join` takes, and the shape of the stream behind the budget. Says what the join will do; no array is
+        made."""
+        found: Callable[..., Expected] = self.join.expect  # type: ignore[attr-defined]
         return found
 
 

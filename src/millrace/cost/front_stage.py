@@ -1,32 +1,27 @@
 """What a front stage can earn. Derived from the loops of the cached joins; the paper prints no equations for them.
 
-    p = share of the stream on keys that are in the front stage. An ideal front stage of n keys, of a relation with R_t keys and
-        a stream by Zipf's law with exponent e:  p = H(n, e) / H(R_t, e),  H(n, e) = sum of k^-e over k = 1 .. n
-    s = share of the memory that the front stage has
+Naeem, Dobbie, Lutteroth, Weber: Skewed Distributions in Semi-Stream Joins: How Much Can Caching Help?
 
-    rate of both stages / rate of the back stage alone = (1 - s) / (1 - p)
+    p      = share of the stream on keys that are in the front stage; n_c keys by Zipf's law: H(n_c, e) / H(R_t, e)
+    w_F    = w_B p / (1 - p) ; mu = (w_F + w_B) / c_loop
+    c_loop = c_loop of the back stage, for what is left of the stream
+             + (w_F + w_B) c_front + w_F (sigma c_O + c_S + c_A + c_E)
+    M      = M of the back stage + n_c (bytes of a kept key)
 
-The back stage gets 1 - p of the tuples. Its window is 1 - s of what it would be, and the rate of a join that waits for the disk
-goes with its window. A look-up in front is taken to cost nothing beside a read, so this is a bound.
+    n_c    keys in the front stage        w_F, w_B   tuples that leave from front and back stage
+    s      share of the memory that the front stage has
+
+Where the back stage waits for the disk, its rate goes with its window, and a look-up in front costs nothing beside a read:
+
+    rate of both stages / rate of the back stage alone = (1 - s) / (1 - p)                               (a bound)
 """
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-_EXACT = 1_000_000
-
-
-def harmonic(count: int, exponent: float) -> float:
-    """H(n, e); behind the first million terms by an integral."""
-    first = min(count, _EXACT)
-    total = float(np.sum(np.arange(1, first + 1, dtype=np.float64) ** -exponent))
-    if count > first:
-        low, high = first + 0.5, count + 0.5
-        total += float(
-            np.log(high / low) if exponent == 1 else (high ** (1 - exponent) - low ** (1 - exponent)) / (1 - exponent)
-        )
-    return total
+from millrace.cost.iteration import IterationCost
+from millrace.cost.popularity import Popularity
 
 
 def answered_share(keys: int, rows: int, exponent: float) -> float:
@@ -35,7 +30,7 @@ def answered_share(keys: int, rows: int, exponent: float) -> float:
     >>> round(answered_share(155_584, 10_000_000, 1), 2), answered_share(100, 1000, 0)
     (0.75, 0.1)
     """
-    return harmonic(min(keys, rows), exponent) / harmonic(rows, exponent)
+    return Popularity.zipf(exponent, rows).share(min(keys, rows))
 
 
 def gain(share: float, answered: float) -> float:
@@ -45,3 +40,20 @@ def gain(share: float, answered: float) -> float:
     3.8
     """
     return (1 - share) / (1 - answered)
+
+
+def iteration(back: IterationCost, p: float, *, sigma: float = 1.0, output_rows: float = float("inf")) -> IterationCost:
+    """An iteration of both stages, from one of the back stage with what is left of the stream. `output_rows`: of a step of the
+    front stage."""
+    p = min(p, 0.9999)
+    w_F = back.removed * p / (1.0 - p)
+    taken = back.removed + w_F
+    return replace(
+        back,
+        steps=max(back.steps, w_F / output_rows + 1.0),
+        tuples_in=back.tuples_in + w_F,
+        matches=back.matches + w_F * sigma,
+        removed=taken,
+        front_lookups=taken,
+        front_hits=w_F,
+    )

@@ -1,54 +1,101 @@
 """X-HYBRIDJOIN: rate.
 
 Naeem, Dobbie, Weber: Efficient Processing of Streaming Updates with Archived Master Data in Near-Real-Time Data
-Warehousing, Knowledge and Information Systems, 2013, equations (5), (6) and (9).
+Warehousing, Knowledge and Information Systems, 2013, equations (5) to (9).
 
-    c_loop = c_step + c_IO(k v_P) + d_S c_H + w (c_H + c_O + c_E + c_S + c_A) ; mu = w / c_loop          (5, 6)
-    p_N    = H(d_N) / H(R_t) ; p_S = 1 - p_N ; n = (R_t - d_N) / d_S
-    w      = h_S / (n p_S + p_N)                                                                         (9, as a mean)
+    p_N    = share of the stream whose row is pinned; for R sorted by frequency H(d_N) / H(R_t) ; p_S = 1 - p_N
+    paper  w = h_S p_old (1 - p_old) / (1 + p_old (1 - p_old) - p_new (1 - p_new)) ; p_old = 1/n ; p_new = p_N + p_S/n     (9)
+    mean   w = h_S p_old / (1 + p_old - p_new)                                                   (9), as a mean
+    ours   w_S as in HYBRIDJOIN for the p_S of the stream that waits ; w = w_S / p_S
+    c_loop = c_IO(k v_P) + d_S c_H + w (c_H p_N + c_O + c_E + c_S + c_A) ; mu = w / c_loop                               (5, 6)
 
     k, l       pages of the disk buffer, pages that are pinned     h_S   tuples of the window
     d_S, d_N   rows on the k pages, on the l pages                 R_t   rows of R
     n          partitions behind the pinned pages                  v_P   bytes of a page
-    p_N        share of the stream whose row is pinned             w     tuples that leave in one iteration
-    H(x)       sum of i^-e for i = 1 ... x                         e     Zipf exponent of the stream
-    c_step     seconds of calls, whatever a step does: a window of a few tuples is no window
+    w          tuples that leave in one iteration                  e     Zipf exponent of the stream
+    H(x)       sum of i^-e for i = 1 ... x
 
-Assumes that R lies in the order of its keys' frequency. A read serves h_S / n waiting tuples, one in n; for each tuple that
-comes in to wait, 1/p_S come in all. The paper's (9) has a variance where the mean belongs, and its (5) probes with the pinned
-rows in every iteration; a tuple is looked up there once here.
+The paper's (9) has a variance where the mean belongs, and its (5) probes with the pinned rows in every iteration; a tuple is
+looked up there once here. Ours also knows that partitions behind the pinned pages are not wanted alike, and that slots which
+pinned rows free stay empty until the next read.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.unitcosts import UnitCosts
+from millrace.cost.hybridjoin import fetched, served
+from millrace.cost.iteration import IterationCost
+from millrace.cost.pages import PageDemand
 
-STEP_SECONDS = 1e-4
+
+def paper_tuples(h_S: Any, p_N: Any, n: Any) -> Any:
+    """w by the paper's (9)."""
+    p_old, p_new = 1.0 / n, p_N + (1.0 - p_N) / n
+    return h_S * p_old * (1 - p_old) / (1 + p_old * (1 - p_old) - p_new * (1 - p_new))
+
+
+def mean_tuples(h_S: Any, p_N: Any, n: Any) -> Any:
+    """w by (9) with a mean in the place of the variance."""
+    p_old, p_new = 1.0 / n, p_N + (1.0 - p_N) / n
+    return h_S * p_old / (1 + p_old - p_new)
+
+
+def iteration(
+    h_S: float, k: int, l: int, demand: PageDemand, *, R_t: int, N_R: int, v_P: int, sigma: float = 1.0,  # noqa: E741
+    output_rows: float = np.inf,
+) -> IterationCost:  # fmt: skip
+    """One read of k pages, and the tuples that pinned rows answer meanwhile."""
+    if l >= N_R:
+        w = max(1.0, min(h_S, output_rows))
+        return IterationCost(tuples_in=w, probes=w, matches=w * sigma, removed=w, pinned_matches=w * sigma)
+    p_N = demand.pinned_share(l)
+    places = demand.places(k, l)
+    w_S = served(h_S, places, refilled_late=p_N / max(1e-9, 1.0 - p_N))
+    read = fetched(w_S, places.total, k, R_t=R_t, N_R=N_R, v_P=v_P, sigma=sigma)
+    w = w_S / max(1e-9, 1.0 - p_N)
+    return replace(
+        read,
+        steps=max(1.0, w * sigma / output_rows),
+        tuples_in=w,
+        probes=read.probes + w * p_N,
+        matches=w * sigma,
+        removed=w,
+        pinned_matches=w * p_N * sigma,
+    )
 
 
 def rate(
-    h_S: FloatArray, k: Int64Array, l: Int64Array, *, R_t: int, N_R: int, v_P: int, e: float, costs: UnitCosts  # noqa: E741
+    h_S: FloatArray, k: Int64Array, l: Int64Array, demand: PageDemand, *, R_t: int, N_R: int, v_P: int,  # noqa: E741
+    costs: UnitCosts, output_rows: float = np.inf,
 ) -> FloatArray:  # fmt: skip
-    """mu. `N_R` pages of R."""
+    """mu of k x l, with the windows h_S of each. The middle of the road between speed and care: partitions behind the pinned
+    pages count as wanted alike, but for the share of the hottest."""
     R_t, N_R = max(1, R_t), max(1, N_R)
-    d_S, d_N = k * (R_t / N_R), l * (R_t / N_R)
-    p_N = harmonic(d_N, e) / harmonic(np.float64(R_t), e)
-    n = np.maximum(1.0, (R_t - d_N) / d_S)
-    w = h_S / (n * (1.0 - p_N) + p_N)
-    c_tuple = costs.probe + costs.output + costs.expire + costs.take + costs.add
-    c_read = costs.seek + k * v_P * costs.read_byte + d_S * costs.probe
+    p_N = np.array([demand.pinned_share(int(pages)) for pages in l.ravel()]).reshape(l.shape)
+    n = np.maximum(1.0, (N_R - l) / k)
+    late = p_N / np.maximum(1e-9, 1.0 - p_N)
+    w_S = _alike(h_S, n, late)
+    w = w_S / np.maximum(1e-9, 1.0 - p_N)
+    w = np.where(l < N_R, w, np.minimum(h_S, output_rows))
+    c_tuple = costs.output + costs.expire + costs.take + costs.add + p_N * costs.probe
+    c_read = costs.seek + costs.request + k * (v_P * costs.read_byte + costs.page + R_t / N_R * costs.probe)
     c_read = np.where(l < N_R, c_read, 0.0)  # with all pages pinned nothing is read
-    return np.asarray(w / (STEP_SECONDS + c_read + w * c_tuple))
+    return np.asarray(w / (np.maximum(1.0, w / output_rows) * costs.step + c_read + w * c_tuple))
 
 
-def harmonic(x: Any, e: float) -> Any:
-    """H(x), by the trapezoidal rule: 0 for x = 0, right at 1, and within a tenth everywhere."""
-    x = np.asarray(x, np.float64)
-    above = np.maximum(x, 1.0)
-    area = np.log(above) if e == 1.0 else (above ** (1.0 - e) - 1.0) / (1.0 - e)
-    return np.minimum(x, 1.0) * (area + (1.0 + above**-e) / 2)
+def _alike(h_S: FloatArray, n: FloatArray, late: FloatArray) -> FloatArray:
+    """w of HYBRIDJOIN for n partitions that are wanted alike: with x = T/n, w = 1 + x and
+    h_S = n x (1 + x/2) / (1 + x) + w/2 + late w."""
+    # (h - (1+x)(1/2 + late)) (1 + x) = n x (1 + x/2): a quadratic equation in x
+    c = 0.5 + late
+    a2 = n / 2 + c
+    a1 = n + 2 * c - h_S
+    a0 = c - h_S
+    x = (-a1 + np.sqrt(np.maximum(0.0, a1 * a1 - 4 * a2 * a0))) / (2 * a2)
+    return np.asarray(np.clip(1.0 + x, 1.0, np.maximum(h_S, 1.0)))

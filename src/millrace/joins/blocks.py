@@ -30,11 +30,13 @@ from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
 from millrace.core.step import Step, StepCounts
+from millrace.cost.expected import Expected
+from millrace.cost.iteration import IterationCost
 from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.found_matches import Pairs
 from millrace.joins.reading import Arrivals, Reader
-from millrace.joins.sizing import MIN_OUTPUT_ROWS, Sizing, check_at_least_one, open_index, plan_window, reserve
+from millrace.joins.sizing import MIN_OUTPUT_ROWS, Sizing, check_at_least_one, memory_parts, open_index, plan_window, reserve
 from millrace.structures.counted_lists import CountedLists
 from millrace.structures.page_cache import PageCache
 from millrace.structures.window import Window, Windowed
@@ -263,6 +265,18 @@ def divide_blocks(
     if not relation.resident:
         cache_pages = min(int(spare * cache_share) // each, max(0, relation.pages - least.buffer_pages))
     return Division(planned(pages, portion, cache_pages * each), cache_pages, portion)
+
+
+def expected_of_blocks(
+    relation: IndexedRelation, spec: JoinSpec, budget: Budget, division: Division, iteration: IterationCost
+) -> Expected:
+    """What a join is expected to do that divides its budget like this."""
+    sizing = division.sizing
+    slot_bytes = CountedLists.bytes_per_slot + _AT_HAND_BYTES + (4 if relation.unique else 8)
+    parts = memory_parts(relation, spec, sizing, budget.memory_bytes, slot_bytes)
+    parts["cached pages"] = division.cache_pages * relation.page_bytes
+    settings = {"buffer_pages": sizing.buffer_pages, "cache_pages": division.cache_pages}
+    return Expected(iteration, sizing.capacity, parts, settings)
 
 
 def check_share(name: str, share: float, most: float) -> None:

@@ -28,7 +28,8 @@ FIRST_SHARE = 0.15  # the share that the paper finds best; where "auto" begins
 DRAINED_SHARE = 0.5  # where a host drains the join after so many tuples, and an index finds their pages: few tuples wait
 LEAST_SHARE = 1 / 128
 SHARES = (LEAST_SHARE, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
-_BETTER = 1.05  # a change must promise this much, because all tuples have to leave first
+LEARNED = 0.985  # of what the same keys would answer if they were always the most frequent: measured
+BETTER = 1.05  # a change must promise this much, because all tuples have to leave first
 
 
 class Division(NamedTuple):
@@ -141,4 +142,4 @@ def best_share(share: float, hit_share: float, scores: FloatArray, shares: Seque
         return gain(other, min(answered, 0.99))
 
     best = max(shares, key=rate)
-    return best if rate(best) > _BETTER * rate(share) else share
+    return best if rate(best) > BETTER * rate(share) else share

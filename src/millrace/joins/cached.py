@@ -29,8 +29,12 @@ from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError
 from millrace.core.protocols import JoinSpec, Relation, Withdrawn
 from millrace.core.step import Step, StepCounts
+from millrace.cost.expected import Expected, StreamShape
+from millrace.cost.front_stage import gain, iteration
 from millrace.joins.cache_share import (
+    BETTER,
     FIRST_SHARE,
+    LEARNED,
     LEAST_SHARE,
     SHARES,
     Back,
@@ -41,7 +45,7 @@ from millrace.joins.cache_share import (
     divide_stages,
 )
 from millrace.joins.emit import Emitter
-from millrace.joins.front_stage import FrontStage, Threshold, least_front_bytes
+from millrace.joins.front_stage import FrontStage, Threshold, kept_keys, least_front_bytes
 from millrace.joins.hot_rows import HotRows
 from millrace.structures.window import Window
 
@@ -114,6 +118,45 @@ class CachedJoin:
         back = Back(cls.back_class, parameters)
         first = FIRST_SHARE if FIRST_SHARE in cls.shares else cls.shares[0]
         return divide_stages(relation, spec, budget, back, cache_share=cache_share, recent=cls.counts_recent_keys, now=first)
+
+    @classmethod
+    def expect(
+        cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, *,
+        cache_share: CacheShare = "auto", threshold: Threshold = "auto", hot: HotRows | None = None,
+        fill_first: bool = False, **parameters: Any,
+    ) -> Expected:  # fmt: skip
+        """What both stages are expected to do in the long run; an error if the budget is too small. No array is made."""
+        shares = cls.shares if cache_share == "auto" else (cache_share,)
+        found = [cls._expect(relation, spec, budget, stream, share, parameters) for share in shares]
+        if len(found) == 1:
+            return found[0]
+        gains = [gain(float(one.settings["cache_share"]), one.answered) for one in found]
+        first = next((i for i, one in enumerate(shares) if one == FIRST_SHARE), 0)
+        best = int(np.argmax(gains))
+        return found[best if gains[best] > BETTER * gains[first] else first]
+
+    @classmethod
+    def _expect(
+        cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, share: float, parameters: dict[str, Any]
+    ) -> Expected:
+        """What is expected of one share of the memory."""
+        back = Back(cls.back_class, parameters)
+        division = divide_stages(
+            relation, spec, budget, back, cache_share=share if share == 0 else "auto", recent=cls.counts_recent_keys, now=share
+        )
+        rest, answered, keys = stream, 0.0, 0
+        if division.front is not None:
+            keys = kept_keys(relation, spec, division.front, stream.sigma)
+            answered = LEARNED * stream.popularity.share(keys)
+            rest = stream.without(int(LEARNED * keys))
+        expected: Expected = cls.back_class.expect(relation, spec, Budget(division.back_bytes), rest, **parameters)
+        if division.front is None:
+            return expected
+        both = iteration(expected.iteration, answered, sigma=stream.sigma, output_rows=division.front.output_rows)
+        return Expected(
+            both, expected.window_tuples, {"front stage": division.front.memory_bytes, **expected.memory},
+            {"cache_share": division.front.memory_bytes / budget.free_bytes, "cached_keys": keys, **expected.settings}, answered,
+        )  # fmt: skip
 
     @property
     def _back_window(self) -> Window:

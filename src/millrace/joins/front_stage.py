@@ -85,6 +85,12 @@ def least_front_bytes(relation: Relation, spec: JoinSpec) -> int:
     return least * _RECENT_SHARE // (_RECENT_SHARE - 1) + 1024
 
 
+def kept_keys(relation: Relation, spec: JoinSpec, sizing: FrontSizing, rows_each: float = 1.0) -> int:
+    """How many keys a front stage has room for, with so many rows each."""
+    row_bytes = _kept_row_bytes(relation, kept_schema(relation, spec))
+    return HotRows.keys_in(sizing.hot_bytes, int(row_bytes * max(1.0, rows_each)))
+
+
 def _row_price(relation: Relation, spec: JoinSpec) -> int:
     """Bytes of a row of the output, with its slot and its look-up."""
     return output_row_bytes(relation, spec) + Window.bytes_per_tuple(relation, spec) + _SCRATCH_BYTES

@@ -63,9 +63,8 @@ class HotRows:
         self.schema = schema
         self.memory_bytes = memory_bytes
         self._layout = PageLayout(schema, "")
-        each = _ENTRY_BYTES + _PLACES_BYTES + _POOL_BYTES + block_bytes(row_bytes)
         fixed = 8 * _STATES
-        self.capacity = max(1, (memory_bytes - fixed) // each)
+        self.capacity = self.keys_in(memory_bytes, row_bytes)
         buckets = 1 << (2 * self.capacity - 1).bit_length()
         self._code = np.zeros(self.capacity, np.int64)
         self._block = np.zeros(self.capacity, np.int64)
@@ -92,6 +91,12 @@ class HotRows:
     def serves(schema: pa.Schema) -> bool:
         """Whether rows of this schema can be kept: lists, structs and maps can't."""
         return not PageLayout(schema, "").nested
+
+    @staticmethod
+    def keys_in(memory_bytes: int, row_bytes: int) -> int:
+        """How many keys have room in so much memory, with one row each."""
+        each = _ENTRY_BYTES + _PLACES_BYTES + _POOL_BYTES + block_bytes(row_bytes)
+        return int(max(1, (memory_bytes - 8 * _STATES) // each))
 
     @staticmethod
     def least_bytes(page_bytes: int) -> int:

@@ -48,11 +48,15 @@ Differs from the paper:
 
 from __future__ import annotations
 
+from typing import Any
+
 from millrace.core.budget import Budget
 from millrace.core.protocols import IndexedRelation, JoinSpec
+from millrace.cost import hybridjoin as cost
+from millrace.cost.expected import Expected, StreamShape
 from millrace.joins.fetch import FetchJoin, fixed_bytes, slot_bytes
 from millrace.joins.reading import check_index
-from millrace.joins.sizing import Sizing, check_at_least_one, code_bytes_per_page, plan_window
+from millrace.joins.sizing import Sizing, check_at_least_one, code_bytes_per_page, memory_parts, plan_window
 
 
 class HybridJoin(FetchJoin):
@@ -76,6 +80,20 @@ class HybridJoin(FetchJoin):
         """How the budget would be shared out; an error if it is too small. No array is made."""
         check_index(relation, "hybridjoin")
         return _plan(relation, spec, budget, buffer_pages)
+
+    @classmethod
+    def expect(
+        cls, relation: IndexedRelation, spec: JoinSpec, budget: Budget, stream: StreamShape, **parameters: Any
+    ) -> Expected:
+        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+        sizing = cls.divide(relation, spec, budget, **parameters)
+        iteration = cost.iteration(
+            sizing.capacity, sizing.buffer_pages, stream.demand(relation.rows, relation.pages), R_t=relation.rows,
+            N_R=max(1, relation.pages), v_P=relation.page_bytes, sigma=stream.sigma * (1 - stream.absent),
+            output_rows=sizing.output_rows,
+        )  # fmt: skip
+        parts = memory_parts(relation, spec, sizing, budget.memory_bytes, slot_bytes(relation))
+        return Expected(iteration, sizing.capacity, parts, {"buffer_pages": sizing.buffer_pages})
 
 
 def _plan(relation: IndexedRelation, spec: JoinSpec, budget: Budget, buffer_pages: int | None) -> Sizing:

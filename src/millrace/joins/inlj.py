@@ -32,7 +32,7 @@ Differs from the paper:
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -42,11 +42,13 @@ from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.core.protocols import NO_PLACE, IndexedRelation, JoinSpec, PageRun, Waiting
 from millrace.core.step import Step, StepCounts
+from millrace.cost import inlj as cost
+from millrace.cost.expected import Expected, StreamShape
 from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.found_matches import Pairs
 from millrace.joins.reading import Reader, check_index
-from millrace.joins.sizing import Sizing, check_at_least_one, open_index, plan_window, reserve
+from millrace.joins.sizing import Sizing, check_at_least_one, memory_parts, open_index, plan_window, reserve
 from millrace.structures.pool import PagePool
 from millrace.structures.window import Window, Windowed
 
@@ -111,6 +113,23 @@ class IndexNestedLoopJoin(Windowed):
         check_index(relation, "inlj")
         check_at_least_one("tuples_per_step", tuples_per_step)
         return _plan(relation, spec, budget, tuples_per_step, pool_bytes)
+
+    @classmethod
+    def expect(
+        cls, relation: IndexedRelation, spec: JoinSpec, budget: Budget, stream: StreamShape, **parameters: Any
+    ) -> Expected:
+        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+        sizing, frames = cls.divide(relation, spec, budget, **parameters)
+        rows_per_page = relation.rows / max(1, relation.pages)
+        iteration = cost.iteration(
+            sizing.capacity, stream.demand(relation.rows, relation.pages), pool_pages=frames, N_R=max(1, relation.pages),
+            v_P=relation.page_bytes, sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows,
+            pages_each=1 + max(0.0, stream.sigma - 1) / max(1.0, rows_per_page),
+        )  # fmt: skip
+        parts = memory_parts(relation, spec, sizing, budget.memory_bytes, _WAITING_BYTES)
+        parts["buffer pool"] = frames * relation.page_bytes
+        settings = {"buffer_pages": sizing.buffer_pages, "tuples_per_step": sizing.capacity, "pool_pages": frames}
+        return Expected(iteration, sizing.capacity, parts, settings)
 
     @property
     def longest_wait(self) -> int:

@@ -34,17 +34,17 @@ Differs from the paper:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from millrace.core.budget import Budget
 from millrace.core.protocols import JoinSpec, Relation
 from millrace.core.unitcosts import UnitCosts
 from millrace.cost import meshjoin as cost
-from millrace.joins.scan import ScanJoin, buffer_choices, scan_bytes, scan_prices
-from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget
-
-# Stands in for a measured disk: 128 KiB could be read in the time that it takes to start a read.
-_COSTS = UnitCosts(seek=128 * 1024, read_byte=1.0)
+from millrace.cost.expected import Expected, StreamShape
+from millrace.joins.scan import ScanJoin, buffer_choices, scan_bytes, scan_parts, scan_prices, wanted_pages
+from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget, costs_with_calls
 
 
 class MeshJoin(ScanJoin):
@@ -62,23 +62,35 @@ class MeshJoin(ScanJoin):
 
     def __init__(
         self, relation: Relation, spec: JoinSpec, budget: Budget, *,
-        buffer_pages: int | None = None, tuples_per_step: int | None = None,
+        buffer_pages: int | None = None, tuples_per_step: int | None = None, costs: UnitCosts | None = None,
     ) -> None:  # fmt: skip
-        sizing, w = self.divide(relation, spec, budget, buffer_pages=buffer_pages, tuples_per_step=tuples_per_step)
+        sizing, w = self.divide(relation, spec, budget, buffer_pages=buffer_pages, tuples_per_step=tuples_per_step, costs=costs)
         self.chunks = int(cost.chunks(relation.pages, sizing.buffer_pages))
         super().__init__(relation, spec, budget, sizing, w, self.chunks + 1)
 
     @staticmethod
     def divide(
         relation: Relation, spec: JoinSpec, budget: Budget, *,
-        buffer_pages: int | None = None, tuples_per_step: int | None = None,
+        buffer_pages: int | None = None, tuples_per_step: int | None = None, costs: UnitCosts | None = None,
     ) -> tuple[Sizing, int]:  # fmt: skip
         """How the budget would be shared out; an error if it is too small. No array is made."""
-        return _plan(relation, spec, budget, buffer_pages, tuples_per_step)
+        return _plan(relation, spec, budget, buffer_pages, tuples_per_step, costs)
+
+    @classmethod
+    def expect(cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, **parameters: Any) -> Expected:
+        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+        sizing, w = cls.divide(relation, spec, budget, **parameters)
+        iteration = cost.iteration(
+            w, sizing.buffer_pages, N_R=max(1, relation.pages), R_t=relation.rows, v_P=relation.page_bytes,
+            sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows, wanted=wanted_pages(relation, stream, sizing),
+        )  # fmt: skip
+        settings = {"buffer_pages": sizing.buffer_pages, "tuples_per_step": w}
+        return Expected(iteration, sizing.capacity, scan_parts(relation, spec, budget, sizing), settings)
 
 
 def _plan(
-    relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, tuples_per_step: int | None
+    relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, tuples_per_step: int | None,
+    costs: UnitCosts | None,
 ) -> tuple[Sizing, int]:
     """b and w: of all b that fit, the b with the highest rate (see `cost.meshjoin`)."""
     check_at_least_one("buffer_pages", buffer_pages)
@@ -98,5 +110,7 @@ def _plan(
     fits = (w >= 1) & (w * chunks * prices.slot_bytes <= left)
     # pages used in place cost no buffer, but a longer read still delays every result: rated as if they did
     rated = w - (b * relation.page_bytes if relation.resident else 0) // (chunks * prices.slot_bytes)
-    best = int(np.argmax(np.where(fits, cost.rate(rated, b, relation.page_bytes, _COSTS), -np.inf)))
+    sizes = {"N_R": pages, "R_t": relation.rows, "v_P": relation.page_bytes}
+    rate = cost.rate(rated, b, **sizes, costs=costs_with_calls(costs))
+    best = int(np.argmax(np.where(fits, rate, -np.inf)))
     return Sizing(int(w[best] * chunks[best]), int(b[best]), output_rows), int(w[best])

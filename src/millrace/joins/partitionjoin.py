@@ -43,12 +43,16 @@ Differs from what is said of the paper:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import IndexedRelation, JoinSpec
-from millrace.joins.blocks import BlockJoin, Division, blocks, divide_blocks
+from millrace.cost import partitionjoin as cost
+from millrace.cost.expected import Expected, StreamShape
+from millrace.joins.blocks import BlockJoin, Division, blocks, divide_blocks, expected_of_blocks
 from millrace.joins.reading import COLD_STEPS, check_index, disk_index
 from millrace.joins.sizing import check_at_least_one
 from millrace.structures.counted_lists import CountedLists
@@ -104,6 +108,21 @@ class PartitionJoin(BlockJoin):
             relation, spec, budget, buffer_pages=buffer_pages, cache_share=cache_share,
             fixed_bytes=lambda pages: Queue.fixed_bytes + blocks(relation, min(pages, most)) * each,
         )  # fmt: skip
+
+    @classmethod
+    def expect(
+        cls, relation: IndexedRelation, spec: JoinSpec, budget: Budget, stream: StreamShape, **parameters: Any
+    ) -> Expected:
+        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+        division = cls.divide(relation, spec, budget, **parameters)
+        sizing = division.sizing
+        age_limit = parameters.get("age_limit") or 2 * blocks(relation, sizing.buffer_pages)
+        iteration = cost.iteration(
+            sizing.capacity, division.cache_pages + sizing.buffer_pages, sizing.buffer_pages,
+            stream.demand(relation.rows, relation.pages), age_limit=age_limit, R_t=relation.rows, N_R=max(1, relation.pages),
+            v_P=relation.page_bytes, sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows,
+        )  # fmt: skip
+        return expected_of_blocks(relation, spec, budget, division, iteration)
 
     @property
     def longest_wait(self) -> int:

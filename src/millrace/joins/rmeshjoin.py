@@ -29,13 +29,16 @@ Differs from what we know of the paper:
 
 from __future__ import annotations
 
+from typing import Any
+
 from millrace.core.budget import Budget
 from millrace.core.protocols import JoinSpec, Relation
 from millrace.core.unitcosts import UnitCosts
 from millrace.cost import rmeshjoin as cost
+from millrace.cost.expected import Expected, StreamShape
 from millrace.joins.matching.matcher import matcher_bytes
-from millrace.joins.scan import ScanJoin, buffer_choices, scan_bytes, scan_prices
-from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget
+from millrace.joins.scan import ScanJoin, buffer_choices, scan_bytes, scan_parts, scan_prices, wanted_pages
+from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget, costs_with_calls
 
 
 class RMeshJoin(ScanJoin):
@@ -70,7 +73,18 @@ class RMeshJoin(ScanJoin):
     ) -> tuple[Sizing, int]:  # fmt: skip
         """How the budget would be shared out; an error if it is too small. No array is made."""
         check_at_least_one("tuples_per_step", tuples_per_step)
-        return _plan(relation, spec, budget, buffer_pages, costs or UnitCosts())
+        return _plan(relation, spec, budget, buffer_pages, costs)
+
+    @classmethod
+    def expect(cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, **parameters: Any) -> Expected:
+        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+        sizing, _ = cls.divide(relation, spec, budget, **parameters)
+        iteration = cost.iteration(
+            sizing.capacity, sizing.buffer_pages, N_R=max(1, relation.pages), R_t=relation.rows, v_P=relation.page_bytes,
+            sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows, wanted=wanted_pages(relation, stream, sizing),
+        )  # fmt: skip
+        settings = {"buffer_pages": sizing.buffer_pages}
+        return Expected(iteration, sizing.capacity, scan_parts(relation, spec, budget, sizing), settings)
 
     def resize(self, *, buffer_pages: int | None = None, tuples_per_step: int | None = None) -> None:
         """Change b, w, or both, from the next read on. A larger buffer must fit into what is left of the budget."""
@@ -85,7 +99,7 @@ class RMeshJoin(ScanJoin):
             self.tuples_per_step = tuples_per_step
 
 
-def _plan(relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, costs: UnitCosts) -> tuple[Sizing, int]:
+def _plan(relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, costs: UnitCosts | None) -> tuple[Sizing, int]:
     """The b with the highest rate (see `cost.rmeshjoin`)."""
     check_at_least_one("buffer_pages", buffer_pages)
     prices = scan_prices(relation, spec, budget)
@@ -99,7 +113,7 @@ def _plan(relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int 
     window = (left // prices.slot_bytes).clip(0, MAX_SLOTS)
     # pages used in place cost no buffer, but a longer read still delays every result: rated as if they did
     rated = window - (b * relation.page_bytes if relation.resident else 0) // prices.slot_bytes
-    rate = cost.rate(rated, b, max(1, relation.pages), relation.page_bytes, costs)
+    rate = cost.rate(rated, b, N_R=max(1, relation.pages), R_t=relation.rows, v_P=relation.page_bytes, costs=costs_with_calls(costs))
     rate[window < 1] = float("-inf")
     best = int(rate.argmax())
     return Sizing(int(window[best]), int(b[best]), output_rows), int(chunks[best])

@@ -22,6 +22,7 @@ from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import JoinSpec, PageRun, Relation, Waiting, Zones
 from millrace.core.step import Step, StepCounts
+from millrace.cost.expected import StreamShape
 from millrace.joins.door import Door
 from millrace.joins.emit import Emitter
 from millrace.joins.matching.matcher import make_matcher, matcher_bytes
@@ -295,6 +296,24 @@ def scan_bytes(relation: Relation, spec: JoinSpec, budget: Budget, chunks: Int64
         + _WaitingZones.bytes_of(relation, spec)
         + matcher_bytes(relation, spec, budget.memory_bytes).fixed
     )
+
+
+def scan_parts(relation: Relation, spec: JoinSpec, budget: Budget, sizing: Sizing) -> dict[str, int]:
+    """Bytes of the parts of a scan, for people and for predictions."""
+    prices = scan_prices(relation, spec, budget)
+    return {
+        "window": sizing.capacity * prices.slot_bytes,
+        "disk buffer": sizing.buffer_pages * prices.page_bytes,
+        "output": prices.output_bytes(sizing.output_rows),
+    }
+
+
+def wanted_pages(relation: Relation, stream: StreamShape, sizing: Sizing) -> float:
+    """The part of the pages that a scan reads: those that some tuple waits for, if the relation says what its pages hold."""
+    if getattr(relation, "zones", None) is None:
+        return 1.0
+    places = stream.demand(relation.rows, relation.pages).places()
+    return places.distinct(sizing.capacity) / places.total
 
 
 def buffer_choices(pages: int, wanted: int | None) -> Int64Array:

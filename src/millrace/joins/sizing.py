@@ -10,11 +10,12 @@ keys that are wanted most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.protocols import JoinSpec, KeyLookup, Relation
+from millrace.core.unitcosts import UnitCosts
 from millrace.joins.emit import LONG_ROW_SHARE, LONG_ROWS_FROM, OUTPUT_ROWS, long_row_bytes, output_row_bytes
 from millrace.joins.reading import disk_index
 from millrace.structures.window import Window
@@ -22,6 +23,7 @@ from millrace.structures.window import Window
 MIN_OUTPUT_ROWS = 256  # fewer rows a step would cost more in calls than they save in memory
 MAX_SLOTS = 1 << 30  # links are 32-bit
 BUFFER_BYTES = 512 * 1024  # a read this long costs about as much as the seek before it, on old and new disks
+_STEP_SECONDS = 1e-4  # of calls, whatever a step does
 _SPARE_SHARE = 8
 _INDEX_SHARE = 16
 
@@ -72,6 +74,19 @@ class Prices:
     def output_rows(self, spare_bytes: int) -> int:
         """Rows of a step's output, if `spare_bytes` are left after every part, the output included, has its least."""
         return min(MIN_OUTPUT_ROWS + max(0, spare_bytes) // _SPARE_SHARE // self.output_row_bytes, OUTPUT_ROWS)
+
+
+def memory_parts(relation: Relation, spec: JoinSpec, sizing: Sizing, memory_bytes: int, slot_bytes: int) -> dict[str, int]:
+    """Bytes of window, disk buffer and output, for people and for predictions. `slot_bytes`: beside the window."""
+    prices, index = Prices.of(relation, spec, memory_bytes, slot_bytes), disk_index(relation)
+    parts = {
+        "window": sizing.capacity * prices.slot_bytes,
+        "disk buffer": sizing.buffer_pages * prices.page_bytes,
+        "output": prices.output_bytes(sizing.output_rows),
+    }
+    if index is not None:
+        parts["index"] = index.least_bytes + sizing.hot_keys * index.hot_key_bytes
+    return parts
 
 
 def plan_window(
@@ -143,6 +158,13 @@ def open_index(relation: Relation, budget: Budget, hot_keys: int) -> KeyLookup |
     """The index of a relation that has it on disk, with so many keys in memory."""
     index = disk_index(relation)
     return index.lookup(budget, hot_keys) if index is not None else None
+
+
+def costs_with_calls(costs: UnitCosts | None) -> UnitCosts:
+    """Unit costs to choose sizes by. Where nobody has measured what a step takes, it takes a little: a window of a few tuples
+    is no window."""
+    costs = costs or UnitCosts()
+    return replace(costs, step=costs.step or _STEP_SECONDS)
 
 
 def check_budget(budget: Budget, least_bytes: int) -> None:

@@ -44,13 +44,17 @@ Differs from what is said of the paper:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
 from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import IndexedRelation, JoinSpec
-from millrace.joins.blocks import BlockJoin, Division, blocks, check_share, divide_blocks
+from millrace.cost import ssij as cost
+from millrace.cost.expected import Expected, StreamShape
+from millrace.joins.blocks import BlockJoin, Division, blocks, check_share, divide_blocks, expected_of_blocks
 from millrace.joins.reading import COLD_STEPS, check_index, disk_index
 from millrace.joins.sizing import check_at_least_one
 from millrace.structures.counted_lists import CountedLists
@@ -113,6 +117,20 @@ class SemiStreamedIndexJoin(BlockJoin):
         return divide_blocks(
             relation, spec, budget, buffer_pages=buffer_pages, cache_share=cache_share, fixed_bytes=lambda pages: fixed
         )
+
+    @classmethod
+    def expect(
+        cls, relation: IndexedRelation, spec: JoinSpec, budget: Budget, stream: StreamShape, **parameters: Any
+    ) -> Expected:
+        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+        division = cls.divide(relation, spec, budget, **parameters)
+        sizing = division.sizing
+        iteration = cost.iteration(
+            sizing.capacity, division.cache_pages, sizing.buffer_pages, stream.demand(relation.rows, relation.pages),
+            pending=parameters.get("pending_tuples") or sizing.capacity // _PENDING_SHARE, N_R=max(1, relation.pages),
+            v_P=relation.page_bytes, sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows,
+        )  # fmt: skip
+        return expected_of_blocks(relation, spec, budget, division, iteration)
 
     @property
     def longest_wait(self) -> int:

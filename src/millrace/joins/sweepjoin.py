@@ -20,6 +20,8 @@ buffer, and a step serves as many tuples as the output holds.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -28,11 +30,13 @@ from millrace.core.budget import Budget
 from millrace.core.protocols import NO_PLACE, IndexedRelation, JoinSpec, PageRun, Waiting
 from millrace.core.step import Step, StepCounts
 from millrace.core.unitcosts import UnitCosts
+from millrace.cost import sweepjoin as cost
+from millrace.cost.expected import Expected, StreamShape
 from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.found_matches import Pairs
 from millrace.joins.reading import COLD_STEPS, Arrivals, Reader, check_index, disk_index, pages_of
-from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, open_index, plan_window, reserve
+from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, memory_parts, open_index, plan_window, reserve
 from millrace.structures.buckets import Cursor, PageBuckets, Reads
 from millrace.structures.window import Window, Windowed
 
@@ -97,6 +101,23 @@ class SweepJoin(Windowed):
         check_index(relation, "sweepjoin")
         spec.check_against(relation)
         return _plan(relation, spec, budget, buffer_pages, window_tuples)
+
+    @classmethod
+    def expect(
+        cls, relation: IndexedRelation, spec: JoinSpec, budget: Budget, stream: StreamShape, *,
+        costs: UnitCosts | None = None, **parameters: Any,
+    ) -> Expected:  # fmt: skip
+        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+        sizing, limit = cls.divide(relation, spec, budget, **parameters)
+        rows_per_page = relation.rows / max(1, relation.pages)
+        iteration = cost.iteration(
+            sizing.capacity, sizing.buffer_pages, stream.demand(relation.rows, relation.pages),
+            gap_pages=(costs or UnitCosts()).gap_bytes() // relation.page_bytes, N_R=max(1, relation.pages),
+            v_P=relation.page_bytes, sigma=stream.sigma * (1 - stream.absent), limit=min(limit, sizing.output_rows),
+            pages_each=1 + max(0.0, stream.sigma - 1) / max(1.0, rows_per_page),
+        )  # fmt: skip
+        parts = memory_parts(relation, spec, sizing, budget.memory_bytes, PageBuckets.BYTES_PER_SLOT)
+        return Expected(iteration, sizing.capacity, parts, {"buffer_pages": sizing.buffer_pages})
 
     @property
     def pending(self) -> int:

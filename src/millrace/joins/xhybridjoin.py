@@ -40,6 +40,8 @@ Differs from the paper:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from millrace.core.arrays import Int64Array
@@ -48,9 +50,10 @@ from millrace.core.errors import ParameterError
 from millrace.core.protocols import IndexedRelation, JoinSpec
 from millrace.core.unitcosts import UnitCosts
 from millrace.cost import xhybridjoin as cost
+from millrace.cost.expected import Expected, StreamShape
 from millrace.joins.fetch import FetchJoin, fixed_bytes, slot_bytes
 from millrace.joins.reading import check_index, disk_index
-from millrace.joins.sizing import MAX_SLOTS, Prices, Sizing, check_at_least_one, check_budget, code_bytes_per_page
+from millrace.joins.sizing import MAX_SLOTS, Prices, Sizing, check_at_least_one, check_budget, code_bytes_per_page, costs_with_calls, memory_parts
 
 _CHOICES = 64  # of either size
 
@@ -97,12 +100,28 @@ class XHybridJoin(FetchJoin):
             raise ParameterError(f"pinned_pages must be 0 or more; got {pinned_pages}")
         if not zipf_exponent >= 0:
             raise ParameterError(f"zipf_exponent must be 0 (keys wanted alike) or more; got {zipf_exponent}")
-        return _plan(relation, spec, budget, buffer_pages, pinned_pages, zipf_exponent, costs or UnitCosts())
+        return _plan(relation, spec, budget, buffer_pages, pinned_pages, zipf_exponent, costs)
+
+    @classmethod
+    def expect(
+        cls, relation: IndexedRelation, spec: JoinSpec, budget: Budget, stream: StreamShape, **parameters: Any
+    ) -> Expected:
+        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+        sizing, pinned = cls.divide(relation, spec, budget, **parameters)
+        iteration = cost.iteration(
+            sizing.capacity, sizing.buffer_pages, pinned, stream.demand(relation.rows, relation.pages), R_t=relation.rows,
+            N_R=max(1, relation.pages), v_P=relation.page_bytes, sigma=stream.sigma * (1 - stream.absent),
+            output_rows=sizing.output_rows,
+        )  # fmt: skip
+        parts = memory_parts(relation, spec, sizing, budget.memory_bytes, slot_bytes(relation))
+        parts["pinned pages"] = 0 if relation.resident else pinned * relation.page_bytes
+        settings = {"buffer_pages": sizing.buffer_pages, "pinned_pages": pinned}
+        return Expected(iteration, sizing.capacity, parts, settings)
 
 
 def _plan(
     relation: IndexedRelation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, pinned_pages: int | None,
-    zipf_exponent: float, costs: UnitCosts,
+    zipf_exponent: float, costs: UnitCosts | None,
 ) -> tuple[Sizing, int]:  # fmt: skip
     """k and l with the highest rate (see `cost.xhybridjoin`), with the bytes of our own structures.
 
@@ -124,8 +143,11 @@ def _plan(
     window = (budget.free_bytes - prices.output_bytes(output_rows) - taken) // prices.slot_bytes
     # pages used in place take no memory, but are to be looked at one by one: rated as if they did
     used = (k + pinned) * relation.page_bytes // prices.slot_bytes if relation.resident else 0
-    sizes = {"R_t": relation.rows, "N_R": pages, "v_P": relation.page_bytes}
-    rate = cost.rate(np.maximum(window - used, 1.0), k, pinned, **sizes, e=zipf_exponent, costs=costs)
+    demand = StreamShape.zipf(zipf_exponent, relation.rows, "sorted").demand(relation.rows, pages)
+    rate = cost.rate(
+        np.maximum(window - used, 1.0), k, pinned, demand, R_t=relation.rows, N_R=pages, v_P=relation.page_bytes,
+        costs=costs_with_calls(costs), output_rows=output_rows,
+    )  # fmt: skip
     rate[window < 1] = float("-inf")
     best = np.unravel_index(int(rate.argmax()), rate.shape)
     chosen_k, chosen = int(k[best[0], 0]), int(pinned[0, best[1]])

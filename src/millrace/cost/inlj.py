@@ -1,0 +1,56 @@
+"""INLJ: rate, with and without a buffer pool.
+
+Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Supporting Streaming Updates in an Active Data Warehouse,
+ICDE 2007, section 2 (the loop); the equations are ours.
+
+    c_tuple = (1 - p_F) c_IO(v_P) + c_H + c_S + c_A + sigma c_O + c_E ; mu = 1 / c_tuple
+    F       = sum of 1 - e^(-P_j T) ; p_F = sum of P_j (1 - e^(-P_j T))          (a pool of F pages, the last used stay)
+
+    P_j   share of the stream that wants page j        F     pages of the pool
+    T     tuples for which a page stays in the pool    p_F   share of the tuples whose page is in the pool
+
+T is found from F: a page is in the pool if it was wanted among the last T tuples (Che's approximation).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from millrace.cost.iteration import IterationCost
+from millrace.cost.pages import PageDemand, Places
+
+
+def iteration(
+    tuples: float, demand: PageDemand, *, pool_pages: int, N_R: int, v_P: int, sigma: float = 1.0, output_rows: float = np.inf,
+    pages_each: float = 1.0,
+) -> IterationCost:  # fmt: skip
+    """One step with so many tuples. `pages_each`: pages on which the rows of a key lie. With a pool, tuples of one step share
+    pages, too, and pages come in the order of the table."""
+    places = demand.places()
+    if pool_pages:
+        wanted = tuples * pages_each
+        missing = _missing(places, pool_pages, wanted)
+        behind = missing / N_R  # the page before this one was read just before
+    else:
+        missing = tuples * pages_each
+        behind = float(np.sum(places.count * places.each**2))
+    return IterationCost(
+        steps=max(1.0, tuples * sigma / output_rows),
+        tuples_in=tuples,
+        reads=missing,
+        pages_read=missing,
+        bytes_read=missing * v_P,
+        seeks=missing * (1.0 - min(1.0, behind)) if pool_pages else missing,
+        probes=tuples * pages_each,
+        matches=tuples * sigma,
+        removed=tuples,
+    )
+
+
+def _missing(places: Places, F: float, wanted: float) -> float:
+    """Pages that a step has to read: wanted by one of its tuples, and not in the pool. A page is in the pool if it was wanted
+    among the last T tuples, where T is found from F."""
+    if F >= places.total:
+        return 0.0
+    absent = np.exp(-places.each * places.tuples_for(F))
+    return float(np.sum(places.count * -np.expm1(-places.each * wanted) * absent))

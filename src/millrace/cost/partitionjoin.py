@@ -1,0 +1,61 @@
+"""The partition-based join: rate. The equations are ours, for the loop that `joins.partitionjoin` has.
+
+Chakraborty, Singh: A Partition-based Approach to Support Streaming Updates over Persistent Data in an Active Data Warehouse,
+IPDPS 2009.
+
+    p_C  = share of the stream on pages of the cache (those used last stay): see INLJ's pool
+    I_j  = min(x / P_j, 1/P_j + a w)            tuples between two reads of partition j
+    h    = sum of P_j I_j / 2 + w/2 ; 1/w = sum of 1/I_j
+    mu   = w / ((1 - p_C) (c_IO(k v_P) + w (c_H + c_S + c_A + sigma c_O + c_E)))
+
+    x    tuples for which a partition is read       P_j   share of what the cache leaves that wants partition j
+    a    steps after which it is read in any case   h     tuples of the window
+    w    tuples that one read serves                k     pages of a partition
+
+x is found from the window, which is full whenever a partition is read: the fullest partition goes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from millrace.cost.hybridjoin import fetched
+from millrace.cost.iteration import IterationCost
+from millrace.cost.pages import PageDemand, Places
+
+
+def served(h: float, places: Places, age_limit: float) -> float:
+    """w: tuples that a read serves."""
+
+    def found(x: float) -> tuple[float, float]:
+        w = max(1.0, x)
+        for _ in range(20):
+            between = np.maximum(1.0, np.minimum(x / places.each, 1.0 / places.each + age_limit * w))
+            w = 1.0 / float(np.sum(places.count / between))
+        return w, float(np.sum(places.count * places.each * between)) / 2 + w / 2
+
+    low, high = 1.0, max(2.0, h)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if found(middle)[1] < h else (low, middle)
+    return max(1.0, min(found(high)[0], h))
+
+
+def iteration(
+    h: float, C: int, k: int, demand: PageDemand, *, age_limit: float, R_t: int, N_R: int, v_P: int, sigma: float = 1.0,
+    output_rows: float = np.inf,
+) -> IterationCost:  # fmt: skip
+    """One read of a partition of k pages, behind a cache of C pages."""
+    if C >= N_R:
+        w = max(1.0, min(h, output_rows))
+        return IterationCost(tuples_in=w, probes=w, matches=w * sigma, removed=w, front_lookups=w, front_hits=w)
+    p_C, places = demand.behind_pool(C, k)
+    w_B = served(h, places, age_limit)
+    read = fetched(w_B, places.total, k, R_t=R_t, N_R=N_R, v_P=v_P, sigma=sigma)
+    w = w_B / max(1e-3, 1.0 - p_C)
+    return replace(
+        read, steps=max(1.0, w * sigma / output_rows), tuples_in=w, probes=w, matches=w * sigma, removed=w,
+        front_lookups=w, front_hits=w * p_C,
+    )  # fmt: skip

@@ -1,0 +1,74 @@
+"""SWEEPJOIN: rate. Our own join, and our own equations.
+
+    T      = 2 h / (1 + sum of B_k^2 - sum of P_j^2)                           tuples that come in one sweep
+    u_j    = 1 - e^(-P_j T)                     page j is wanted when the head comes
+    pages  = sum of u_j (1 + E[gap pages read]) seeks = sum of u_j (1 - u)^(g+1)
+    mu     = T / (seeks c_seek + pages v_P c_byte + reads c_request + T (c_H + c_S + c_A + sigma c_O + c_E))
+
+    h     tuples of the window                    P_j   share of the stream that wants page j
+    b     pages of the disk buffer                B_k   share of the stream that wants the k-th buffer full of pages
+    g     pages that cost as much as a seek       u     chance that a page in the neighbourhood is wanted
+
+The window is full whenever pages are read. A tuple waits for half a sweep on average, so a sweep takes 2 h tuples. What is
+served with one buffer full of pages leaves at once, and its slots stay empty until then: this is what the B_k^2 stand for. Where
+more tuples wait for a page than a step compares, tuples that come meanwhile are served as well: such pages count in the second
+sum, and their buffer does not in the first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from millrace.cost.iteration import IterationCost
+from millrace.cost.pages import PageDemand, Places
+
+
+def sweep_tuples(h: float, places: Places) -> float:
+    """T, where all that waits for one of these places leaves at once."""
+    return max(1.0, 2.0 * h / (1.0 + float(np.sum(places.count * places.each**2))))
+
+
+def iteration(
+    h: float, b: int, demand: PageDemand, *, gap_pages: int, N_R: int, v_P: int, sigma: float = 1.0, limit: float = np.inf,
+    pages_each: float = 1.0,
+) -> IterationCost:  # fmt: skip
+    """One sweep over R. `limit`: tuples compared in one step. `pages_each`: pages on which the rows of a key lie."""
+    buffers, places = demand.places(b), demand.places()
+    T = 2.0 * h
+    for _ in range(4):
+        at_once = (buffers.count * buffers.each**2)[buffers.each * T <= limit].sum()
+        by_turns = (places.count * places.each**2)[places.each * T > limit].sum()
+        T = max(1.0, 2.0 * h / (1.0 + float(at_once - by_turns)))
+    wanted, pages, seeks = reads_of(demand, places.distinct(T) / places.total, T, gap_pages)
+    batches = max(1.0, pages / b)
+    seeks = min(seeks + batches * (1.0 - wanted / places.total), pages)
+    more = float(np.sum(buffers.count * np.maximum(0.0, buffers.each * T * pages_each / limit - 1.0)))
+    return IterationCost(
+        steps=batches + more,
+        tuples_in=T,
+        reads=max(seeks, batches),
+        pages_read=pages,
+        bytes_read=pages * v_P,
+        seeks=seeks,
+        probes=T * pages_each,
+        matches=T * sigma,
+        removed=T,
+    )
+
+
+def reads_of(demand: PageDemand, wanted_share: float, tuples: float, gap_pages: int) -> tuple[float, float, float]:
+    """Pages wanted by so many tuples, pages read for them in order, and seeks. Gaps of up to `gap_pages` are read through."""
+    places = demand.places()
+    u = -np.expm1(-places.each * tuples)
+    wanted = float(np.sum(places.count * u))
+    # the next page is wanted with the chance of its neighbourhood: its own where hot rows stand together
+    near = u if demand.order == "sorted" else np.full(len(u), wanted_share)
+    near = np.clip(near, 1e-12, 1.0)
+    miss = 1.0 - near
+    g = min(gap_pages, places.total)
+    # E[k; k <= g] for gaps of k pages with chance near * miss^k
+    through = miss * (1.0 - (g + 1.0) * miss**g + g * miss ** (g + 1.0)) / near
+    through = np.where(near >= 1.0, 0.0, through)
+    pages = float(np.sum(places.count * u * (1.0 + through)))
+    seeks = float(np.sum(places.count * u * miss ** (g + 1.0)))
+    return wanted, min(pages, places.total), max(seeks, 1.0 if wanted > 0 else 0.0)
