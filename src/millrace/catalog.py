@@ -95,6 +95,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=False,
         conditions=CONDITIONS,
         hosts=("process", "spark"),
+        told=("costs",),
     ),
     Algorithm(
         name="rmeshjoin",
@@ -103,6 +104,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=False,
         conditions=CONDITIONS,
         hosts=("process", "spark"),
+        told=("costs",),
     ),
     Algorithm(
         name="hybridjoin",
@@ -111,6 +113,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),
+        told=("costs",),
     ),
     Algorithm(
         name="xhybridjoin",
@@ -148,6 +151,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=False,
         conditions=("equality",),
         hosts=("process", "spark"),
+        told=("costs",),
         drained={"cache_share": FIRST_SHARE, "fill_first": True},
         cached=True,
     ),
@@ -158,6 +162,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process", "spark"),
+        told=("costs",),
         drained={"cache_share": DRAINED_SHARE, "fill_first": True},
         cached=True,
     ),

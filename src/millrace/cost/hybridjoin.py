@@ -63,15 +63,23 @@ def served(h_S: float, places: Places, refilled_late: float = 0.0) -> float:
     return max(1.0, min(found(high)[0], h_S))
 
 
-def rate(
-    h_S: FloatArray, k: Int64Array, demand: PageDemand, *, R_t: int, N_R: int, v_P: int, costs: UnitCosts
-) -> FloatArray:
-    """mu for many partition sizes: k pages each, with windows of h_S."""
-    rates = [
-        iteration(float(h), int(pages), demand, R_t=R_t, N_R=N_R, v_P=v_P).rate(costs) if h >= 1 else -np.inf
-        for h, pages in zip(h_S, k, strict=True)
-    ]
-    return np.array(rates)
+def served_alike(h_S: Any, n: Any, refilled_late: Any = 0.0) -> FloatArray:
+    """w, for n partitions that are wanted alike: with x = T/n, w = 1 + x and h_S = n x (1 + x/2) / (1 + x) + w/2 + late."""
+    # (h - (1+x)(1/2 + late)) (1 + x) = n x (1 + x/2): a quadratic equation in x
+    c = 0.5 + refilled_late
+    a2 = n / 2 + c
+    a1 = n + 2 * c - h_S
+    a0 = c - h_S
+    x = (-a1 + np.sqrt(np.maximum(0.0, a1 * a1 - 4 * a2 * a0))) / (2 * a2)
+    return np.asarray(np.clip(1.0 + x, 1.0, np.maximum(h_S, 1.0)))
+
+
+def rate_alike(h_S: Any, k: Int64Array, *, R_t: int, N_R: int, v_P: int, costs: UnitCosts) -> FloatArray:
+    """mu for many partition sizes, k pages each with windows of h_S, if all partitions are wanted alike."""
+    w = served_alike(h_S, np.maximum(1.0, N_R / k))
+    c_tuple = costs.output + costs.expire + costs.take + costs.add
+    c_read = costs.seek + costs.request + costs.step + k * (v_P * costs.read_byte + costs.page + R_t / N_R * costs.probe)
+    return np.asarray(w / (c_read + w * c_tuple))
 
 
 def iteration(

@@ -50,7 +50,7 @@ def iteration(
 def _missing(places: Places, F: float, wanted: float) -> float:
     """Pages that a step has to read: wanted by one of its tuples, and not in the pool. A page is in the pool if it was wanted
     among the last T tuples, where T is found from F."""
-    if F >= places.total:
+    if places.total <= F:
         return 0.0
     absent = np.exp(-places.each * places.tuples_for(F))
     return float(np.sum(places.count * -np.expm1(-places.each * wanted) * absent))

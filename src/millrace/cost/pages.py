@@ -94,7 +94,7 @@ class PageDemand:
 
         A page is there if it was wanted among the last T tuples; T is found from F (Che's approximation)."""
         places = self.places()
-        if F >= places.total:
+        if places.total <= F:
             return 1.0, Places(np.ones(1), np.ones(1))
         T = places.tuples_for(F)
         share = float(np.sum(places.count * places.each * -np.expm1(-places.each * T)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def _zipf(exponent: float, keys: int) -> Popularity:
         classes = max(1, int(np.ceil(np.log(keys / first) / np.log(_WIDER))))
         edges = np.unique(np.geomspace(first, keys, classes + 1).round().astype(np.int64))
         more = np.diff(edges)
-        sums = np.array([_tail(low + 0.5, high + 0.5, exponent) for low, high in zip(edges[:-1], edges[1:], strict=True)])
+        sums = np.array([_tail(low + 0.5, high + 0.5, exponent) for low, high in pairwise(edges)])
         each, count = np.concatenate((each, sums / more)), np.concatenate((count, more))
     return Popularity(each / float(np.sum(each * count)), count, exponent)
 

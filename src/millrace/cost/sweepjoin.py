@@ -10,15 +10,19 @@
     g     pages that cost as much as a seek       u     chance that a page in the neighbourhood is wanted
 
 The window is full whenever pages are read. A tuple waits for half a sweep on average, so a sweep takes 2 h tuples. What is
-served with one buffer full of pages leaves at once, and its slots stay empty until then: this is what the B_k^2 stand for. Where
-more tuples wait for a page than a step compares, tuples that come meanwhile are served as well: such pages count in the second
-sum, and their buffer does not in the first.
+served with one buffer full of pages leaves at once, and its slots stay empty until then: hence the B_k^2. Where more tuples
+wait for a page than a step compares, tuples that come meanwhile are served as well: such pages count in the second sum, and
+their buffer does not in the first.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from millrace.core.arrays import FloatArray, Int64Array
+from millrace.core.unitcosts import UnitCosts
 from millrace.cost.iteration import IterationCost
 from millrace.cost.pages import PageDemand, Places
 
@@ -26,6 +30,35 @@ from millrace.cost.pages import PageDemand, Places
 def sweep_tuples(h: float, places: Places) -> float:
     """T, where all that waits for one of these places leaves at once."""
     return max(1.0, 2.0 * h / (1.0 + float(np.sum(places.count * places.each**2))))
+
+
+def rate_alike(
+    h: Any, b: Int64Array, *, gap_pages: int, limit: float, R_t: int, N_R: int, v_P: int, costs: UnitCosts
+) -> FloatArray:
+    """mu for many sizes of the disk buffer, b pages each with windows of h, if all pages are wanted alike."""
+    T = 2.0 * h * N_R / (N_R + b)
+    u = np.clip(-np.expm1(-T / N_R), 1e-9, 1.0)
+    through, seek = _gaps(u, gap_pages)
+    pages = np.minimum(N_R, N_R * u * (1.0 + through))
+    batches = np.maximum(1.0, pages / b)
+    seeks = N_R * u * seek + batches * (1.0 - u)
+    c_tuple = costs.probe + costs.output + costs.expire + costs.take + costs.add
+    seconds = (
+        seeks * costs.seek
+        + np.maximum(seeks, batches) * costs.request
+        + pages * (v_P * costs.read_byte + costs.page)
+        + np.maximum(batches, T / limit) * costs.step
+        + T * c_tuple
+    )
+    return np.asarray(T / seconds)
+
+
+def _gaps(near: FloatArray, gap_pages: float) -> tuple[FloatArray, FloatArray]:
+    """For a wanted page: pages of the gap before the next that are read through, E[k; k <= g], and the chance of a seek, for
+    gaps of k pages with the chance near (1 - near)^k."""
+    miss, g = 1.0 - near, gap_pages
+    through = miss * (1.0 - (g + 1.0) * miss**g + g * miss ** (g + 1.0)) / near
+    return np.where(near >= 1.0, 0.0, through), miss ** (g + 1.0)
 
 
 def iteration(
@@ -63,12 +96,7 @@ def reads_of(demand: PageDemand, wanted_share: float, tuples: float, gap_pages: 
     wanted = float(np.sum(places.count * u))
     # the next page is wanted with the chance of its neighbourhood: its own where hot rows stand together
     near = u if demand.order == "sorted" else np.full(len(u), wanted_share)
-    near = np.clip(near, 1e-12, 1.0)
-    miss = 1.0 - near
-    g = min(gap_pages, places.total)
-    # E[k; k <= g] for gaps of k pages with chance near * miss^k
-    through = miss * (1.0 - (g + 1.0) * miss**g + g * miss ** (g + 1.0)) / near
-    through = np.where(near >= 1.0, 0.0, through)
+    through, seek = _gaps(np.clip(near, 1e-12, 1.0), min(gap_pages, places.total))
     pages = float(np.sum(places.count * u * (1.0 + through)))
-    seeks = float(np.sum(places.count * u * miss ** (g + 1.0)))
+    seeks = float(np.sum(places.count * u * seek))
     return wanted, min(pages, places.total), max(seeks, 1.0 if wanted > 0 else 0.0)

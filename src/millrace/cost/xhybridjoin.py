@@ -29,7 +29,7 @@ import numpy as np
 
 from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.unitcosts import UnitCosts
-from millrace.cost.hybridjoin import fetched, served
+from millrace.cost.hybridjoin import fetched, served, served_alike
 from millrace.cost.iteration import IterationCost
 from millrace.cost.pages import PageDemand
 
@@ -80,22 +80,10 @@ def rate(
     p_N = np.array([demand.pinned_share(int(pages)) for pages in l.ravel()]).reshape(l.shape)
     n = np.maximum(1.0, (N_R - l) / k)
     late = p_N / np.maximum(1e-9, 1.0 - p_N)
-    w_S = _alike(h_S, n, late)
+    w_S = served_alike(h_S, n, late)
     w = w_S / np.maximum(1e-9, 1.0 - p_N)
     w = np.where(l < N_R, w, np.minimum(h_S, output_rows))
     c_tuple = costs.output + costs.expire + costs.take + costs.add + p_N * costs.probe
     c_read = costs.seek + costs.request + k * (v_P * costs.read_byte + costs.page + R_t / N_R * costs.probe)
     c_read = np.where(l < N_R, c_read, 0.0)  # with all pages pinned nothing is read
     return np.asarray(w / (np.maximum(1.0, w / output_rows) * costs.step + c_read + w * c_tuple))
-
-
-def _alike(h_S: FloatArray, n: FloatArray, late: FloatArray) -> FloatArray:
-    """w of HYBRIDJOIN for n partitions that are wanted alike: with x = T/n, w = 1 + x and
-    h_S = n x (1 + x/2) / (1 + x) + w/2 + late w."""
-    # (h - (1+x)(1/2 + late)) (1 + x) = n x (1 + x/2): a quadratic equation in x
-    c = 0.5 + late
-    a2 = n / 2 + c
-    a1 = n + 2 * c - h_S
-    a0 = c - h_S
-    x = (-a1 + np.sqrt(np.maximum(0.0, a1 * a1 - 4 * a2 * a0))) / (2 * a2)
-    return np.asarray(np.clip(1.0 + x, 1.0, np.maximum(h_S, 1.0)))

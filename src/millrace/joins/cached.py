@@ -153,10 +153,9 @@ class CachedJoin:
         if division.front is None:
             return expected
         both = iteration(expected.iteration, answered, sigma=stream.sigma, output_rows=division.front.output_rows)
-        return Expected(
-            both, expected.window_tuples, {"front stage": division.front.memory_bytes, **expected.memory},
-            {"cache_share": division.front.memory_bytes / budget.free_bytes, "cached_keys": keys, **expected.settings}, answered,
-        )  # fmt: skip
+        parts = {"front stage": division.front.memory_bytes, **expected.memory}
+        settings = {"cache_share": division.front.memory_bytes / budget.free_bytes, "cached_keys": keys, **expected.settings}
+        return Expected(both, expected.window_tuples, parts, settings, answered)
 
     @property
     def _back_window(self) -> Window:

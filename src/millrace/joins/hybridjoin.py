@@ -50,13 +50,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from millrace.core.budget import Budget
 from millrace.core.protocols import IndexedRelation, JoinSpec
+from millrace.core.unitcosts import UnitCosts
 from millrace.cost import hybridjoin as cost
 from millrace.cost.expected import Expected, StreamShape
 from millrace.joins.fetch import FetchJoin, fixed_bytes, slot_bytes
 from millrace.joins.reading import check_index
-from millrace.joins.sizing import Sizing, check_at_least_one, code_bytes_per_page, memory_parts, plan_window
+from millrace.joins.sizing import (
+    Prices,
+    Sizing,
+    check_at_least_one,
+    code_bytes_per_page,
+    costs_with_calls,
+    letters,
+    memory_parts,
+    plan_window,
+    some_sizes,
+)
 
 
 class HybridJoin(FetchJoin):
@@ -72,14 +85,20 @@ class HybridJoin(FetchJoin):
     (3, {'product': [3, 3], 'price': [30, 30]}, {'product': [1], 'price': [10]}, [(2, 1), (0, 1)])
     """
 
-    def __init__(self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *, buffer_pages: int | None = None) -> None:
-        super().__init__(relation, spec, budget, self.divide(relation, spec, budget, buffer_pages=buffer_pages))
+    def __init__(
+        self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *,
+        buffer_pages: int | None = None, costs: UnitCosts | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(relation, spec, budget, self.divide(relation, spec, budget, buffer_pages=buffer_pages, costs=costs))
 
     @staticmethod
-    def divide(relation: IndexedRelation, spec: JoinSpec, budget: Budget, *, buffer_pages: int | None = None) -> Sizing:
+    def divide(
+        relation: IndexedRelation, spec: JoinSpec, budget: Budget, *,
+        buffer_pages: int | None = None, costs: UnitCosts | None = None,
+    ) -> Sizing:  # fmt: skip
         """How the budget would be shared out; an error if it is too small. No array is made."""
         check_index(relation, "hybridjoin")
-        return _plan(relation, spec, budget, buffer_pages)
+        return _plan(relation, spec, budget, buffer_pages, costs)
 
     @classmethod
     def expect(
@@ -88,22 +107,33 @@ class HybridJoin(FetchJoin):
         """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
         sizing = cls.divide(relation, spec, budget, **parameters)
         iteration = cost.iteration(
-            sizing.capacity, sizing.buffer_pages, stream.demand(relation.rows, relation.pages), R_t=relation.rows,
-            N_R=max(1, relation.pages), v_P=relation.page_bytes, sigma=stream.sigma * (1 - stream.absent),
-            output_rows=sizing.output_rows,
+            sizing.capacity, sizing.buffer_pages, stream.demand(relation.rows, relation.pages), **letters(relation),
+            sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows,
         )  # fmt: skip
         parts = memory_parts(relation, spec, sizing, budget.memory_bytes, slot_bytes(relation))
         return Expected(iteration, sizing.capacity, parts, {"buffer_pages": sizing.buffer_pages})
 
 
-def _plan(relation: IndexedRelation, spec: JoinSpec, budget: Budget, buffer_pages: int | None) -> Sizing:
-    """The buffer is chosen first, as if every page were a partition, because each list by partition has a head."""
+def _plan(
+    relation: IndexedRelation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, costs: UnitCosts | None
+) -> Sizing:
+    """The partition size with the highest rate, if partitions are wanted alike (see `cost.hybridjoin`), and what it leaves."""
     check_at_least_one("buffer_pages", buffer_pages)
 
-    def planned(pages: int | None) -> Sizing:
+    def planned(pages: int) -> Sizing:
         return plan_window(
             relation, spec, budget, extra_bytes_per_slot=slot_bytes(relation), buffer_pages=pages,
-            extra_bytes_per_page=code_bytes_per_page(relation), fixed_bytes=int(fixed_bytes(relation, pages or 1)),
+            extra_bytes_per_page=code_bytes_per_page(relation), fixed_bytes=int(fixed_bytes(relation, pages)),
         )  # fmt: skip
 
-    return planned(buffer_pages or planned(None).buffer_pages)
+    if buffer_pages is not None:
+        return planned(buffer_pages)
+    least = planned(1)
+    prices = Prices.of(relation, spec, budget.memory_bytes, slot_bytes(relation), code_bytes_per_page(relation))
+    k = some_sizes(max(1, relation.pages))
+    # pages used in place cost no buffer, but a longer read still delays every result: rated as if they did
+    page_bytes = prices.page_bytes + (relation.page_bytes if relation.resident else 0)
+    more = (k - 1) * page_bytes + fixed_bytes(relation, k) - fixed_bytes(relation, 1)
+    window = least.capacity - more / prices.slot_bytes
+    rate = cost.rate_alike(np.maximum(window, 1.0), k, **letters(relation), costs=costs_with_calls(costs))
+    return planned(int(k[np.argmax(np.where((window >= 1) | (k == 1), rate, -np.inf))]))

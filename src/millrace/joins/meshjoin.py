@@ -44,7 +44,7 @@ from millrace.core.unitcosts import UnitCosts
 from millrace.cost import meshjoin as cost
 from millrace.cost.expected import Expected, StreamShape
 from millrace.joins.scan import ScanJoin, buffer_choices, scan_bytes, scan_parts, scan_prices, wanted_pages
-from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget, costs_with_calls
+from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget, costs_with_calls, letters
 
 
 class MeshJoin(ScanJoin):
@@ -81,15 +81,19 @@ class MeshJoin(ScanJoin):
         """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
         sizing, w = cls.divide(relation, spec, budget, **parameters)
         iteration = cost.iteration(
-            w, sizing.buffer_pages, N_R=max(1, relation.pages), R_t=relation.rows, v_P=relation.page_bytes,
-            sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows, wanted=wanted_pages(relation, stream, sizing),
+            w, sizing.buffer_pages, **letters(relation), sigma=stream.sigma * (1 - stream.absent),
+            output_rows=sizing.output_rows, wanted=wanted_pages(relation, stream, sizing),
         )  # fmt: skip
         settings = {"buffer_pages": sizing.buffer_pages, "tuples_per_step": w}
         return Expected(iteration, sizing.capacity, scan_parts(relation, spec, budget, sizing), settings)
 
 
 def _plan(
-    relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, tuples_per_step: int | None,
+    relation: Relation,
+    spec: JoinSpec,
+    budget: Budget,
+    buffer_pages: int | None,
+    tuples_per_step: int | None,
     costs: UnitCosts | None,
 ) -> tuple[Sizing, int]:
     """b and w: of all b that fit, the b with the highest rate (see `cost.meshjoin`)."""
@@ -110,7 +114,6 @@ def _plan(
     fits = (w >= 1) & (w * chunks * prices.slot_bytes <= left)
     # pages used in place cost no buffer, but a longer read still delays every result: rated as if they did
     rated = w - (b * relation.page_bytes if relation.resident else 0) // (chunks * prices.slot_bytes)
-    sizes = {"N_R": pages, "R_t": relation.rows, "v_P": relation.page_bytes}
-    rate = cost.rate(rated, b, **sizes, costs=costs_with_calls(costs))
+    rate = cost.rate(rated, b, **letters(relation), costs=costs_with_calls(costs))
     best = int(np.argmax(np.where(fits, rate, -np.inf)))
     return Sizing(int(w[best] * chunks[best]), int(b[best]), output_rows), int(w[best])

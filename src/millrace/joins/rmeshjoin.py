@@ -38,7 +38,7 @@ from millrace.cost import rmeshjoin as cost
 from millrace.cost.expected import Expected, StreamShape
 from millrace.joins.matching.matcher import matcher_bytes
 from millrace.joins.scan import ScanJoin, buffer_choices, scan_bytes, scan_parts, scan_prices, wanted_pages
-from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget, costs_with_calls
+from millrace.joins.sizing import MAX_SLOTS, Sizing, check_at_least_one, check_budget, costs_with_calls, letters
 
 
 class RMeshJoin(ScanJoin):
@@ -80,8 +80,8 @@ class RMeshJoin(ScanJoin):
         """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
         sizing, _ = cls.divide(relation, spec, budget, **parameters)
         iteration = cost.iteration(
-            sizing.capacity, sizing.buffer_pages, N_R=max(1, relation.pages), R_t=relation.rows, v_P=relation.page_bytes,
-            sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows, wanted=wanted_pages(relation, stream, sizing),
+            sizing.capacity, sizing.buffer_pages, **letters(relation), sigma=stream.sigma * (1 - stream.absent),
+            output_rows=sizing.output_rows, wanted=wanted_pages(relation, stream, sizing),
         )  # fmt: skip
         settings = {"buffer_pages": sizing.buffer_pages}
         return Expected(iteration, sizing.capacity, scan_parts(relation, spec, budget, sizing), settings)
@@ -99,7 +99,9 @@ class RMeshJoin(ScanJoin):
             self.tuples_per_step = tuples_per_step
 
 
-def _plan(relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, costs: UnitCosts | None) -> tuple[Sizing, int]:
+def _plan(
+    relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, costs: UnitCosts | None
+) -> tuple[Sizing, int]:
     """The b with the highest rate (see `cost.rmeshjoin`)."""
     check_at_least_one("buffer_pages", buffer_pages)
     prices = scan_prices(relation, spec, budget)
@@ -113,7 +115,9 @@ def _plan(relation: Relation, spec: JoinSpec, budget: Budget, buffer_pages: int 
     window = (left // prices.slot_bytes).clip(0, MAX_SLOTS)
     # pages used in place cost no buffer, but a longer read still delays every result: rated as if they did
     rated = window - (b * relation.page_bytes if relation.resident else 0) // prices.slot_bytes
-    rate = cost.rate(rated, b, N_R=max(1, relation.pages), R_t=relation.rows, v_P=relation.page_bytes, costs=costs_with_calls(costs))
+    rate = cost.rate(
+        rated, b, N_R=max(1, relation.pages), R_t=relation.rows, v_P=relation.page_bytes, costs=costs_with_calls(costs)
+    )
     rate[window < 1] = float("-inf")
     best = int(rate.argmax())
     return Sizing(int(window[best]), int(b[best]), output_rows), int(chunks[best])

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.protocols import JoinSpec, KeyLookup, Relation
@@ -25,6 +28,7 @@ MAX_SLOTS = 1 << 30  # links are 32-bit
 BUFFER_BYTES = 512 * 1024  # a read this long costs about as much as the seek before it, on old and new disks
 _STEP_SECONDS = 1e-4  # of calls, whatever a step does
 _SPARE_SHARE = 8
+_CHOICES = 96
 _INDEX_SHARE = 16
 
 
@@ -165,6 +169,18 @@ def costs_with_calls(costs: UnitCosts | None) -> UnitCosts:
     is no window."""
     costs = costs or UnitCosts()
     return replace(costs, step=costs.step or _STEP_SECONDS)
+
+
+def letters(relation: Relation) -> dict[str, int]:
+    """R_t, N_R and v_P: what the equations in `cost` call rows, pages and the bytes of a page."""
+    return {"R_t": relation.rows, "N_R": max(1, relation.pages), "v_P": relation.page_bytes}
+
+
+def some_sizes(pages: int, wanted: int | None = None, least: int = 1) -> Int64Array:
+    """Sizes to choose from: the given size, or some from least to all, close together where they are small."""
+    if wanted is not None:
+        return np.array([min(wanted, pages)])
+    return np.unique(np.append(np.geomspace(1, max(1, pages), _CHOICES).round().astype(np.int64), least))[: pages + 1]
 
 
 def check_budget(budget: Budget, least_bytes: int) -> None:

@@ -36,7 +36,19 @@ from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.found_matches import Pairs
 from millrace.joins.reading import COLD_STEPS, Arrivals, Reader, check_index, disk_index, pages_of
-from millrace.joins.sizing import MAX_SLOTS, MIN_OUTPUT_ROWS, Sizing, check_at_least_one, memory_parts, open_index, plan_window, reserve
+from millrace.joins.sizing import (
+    MAX_SLOTS,
+    MIN_OUTPUT_ROWS,
+    Sizing,
+    check_at_least_one,
+    costs_with_calls,
+    letters,
+    memory_parts,
+    open_index,
+    plan_window,
+    reserve,
+    some_sizes,
+)
 from millrace.structures.buckets import Cursor, PageBuckets, Reads
 from millrace.structures.window import Window, Windowed
 
@@ -71,7 +83,9 @@ class SweepJoin(Windowed):
     ) -> None:
         self._relation = relation
         self._budget = budget
-        sizing, self._limit = self.divide(relation, spec, budget, buffer_pages=buffer_pages, window_tuples=window_tuples)
+        sizing, self._limit = self.divide(
+            relation, spec, budget, buffer_pages=buffer_pages, window_tuples=window_tuples, costs=costs
+        )
         reserve(relation, spec, budget, sizing)
         budget.reserve("step scratch", self._limit * _SCRATCH_BYTES)
         self._buffer_pages = sizing.buffer_pages
@@ -100,7 +114,7 @@ class SweepJoin(Windowed):
         """How the budget would be shared out; an error if it is too small. No array is made."""
         check_index(relation, "sweepjoin")
         spec.check_against(relation)
-        return _plan(relation, spec, budget, buffer_pages, window_tuples)
+        return _plan(relation, spec, budget, buffer_pages, window_tuples, costs)
 
     @classmethod
     def expect(
@@ -108,7 +122,7 @@ class SweepJoin(Windowed):
         costs: UnitCosts | None = None, **parameters: Any,
     ) -> Expected:  # fmt: skip
         """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
-        sizing, limit = cls.divide(relation, spec, budget, **parameters)
+        sizing, limit = cls.divide(relation, spec, budget, costs=costs, **parameters)
         rows_per_page = relation.rows / max(1, relation.pages)
         iteration = cost.iteration(
             sizing.capacity, sizing.buffer_pages, stream.demand(relation.rows, relation.pages),
@@ -238,12 +252,18 @@ class SweepJoin(Windowed):
 
 
 def _plan(
-    relation: IndexedRelation, spec: JoinSpec, budget: Budget, buffer_pages: int | None, window_tuples: int | None
+    relation: IndexedRelation,
+    spec: JoinSpec,
+    budget: Budget,
+    buffer_pages: int | None,
+    window_tuples: int | None,
+    costs: UnitCosts | None,
 ) -> tuple[Sizing, int]:
     """What the window, the buffer and the output may take, and how many comparisons a step makes.
 
-    First the least that works, which is what an error speaks of. Of the spare memory, an eighth goes to the disk buffer, and a
-    little to the scratch of a step. If an eighth is only a few pages, the buffer takes up to a quarter: each step has a price.
+    First the least that works, which is what an error speaks of. A little of the spare memory goes to the scratch of a step.
+    The disk buffer takes what gives the highest rate (see `cost.sweepjoin`). Where no more than `window_tuples` come, more
+    memory for the window is of no use: then the buffer takes an eighth, or a few pages.
     """
     check_at_least_one("window_tuples", window_tuples)
     check_at_least_one("buffer_pages", buffer_pages)
@@ -265,4 +285,13 @@ def _plan(
     rows = min(MIN_OUTPUT_ROWS + spare // 32 // _SCRATCH_BYTES, OUTPUT_ROWS)
     buffer = max(min(spare // 8, BUFFER_BYTES), min(spare // 4, _FEW_PAGES * relation.page_bytes))
     pages = buffer_pages or 1 + buffer // relation.page_bytes
+    if buffer_pages is None and window_tuples is None and not relation.resident:
+        slot_bytes = Window.bytes_per_tuple(relation, spec) + PageBuckets.BYTES_PER_SLOT
+        b = some_sizes(min(max(1, relation.pages), 1 + BUFFER_BYTES // relation.page_bytes))
+        window = (spare - rows * _SCRATCH_BYTES - (b - 1) * relation.page_bytes) / slot_bytes
+        gap = (costs or UnitCosts()).gap_bytes() // relation.page_bytes
+        rate = cost.rate_alike(
+            np.maximum(window, 1.0), b, gap_pages=gap, limit=rows, **letters(relation), costs=costs_with_calls(costs)
+        )
+        pages = int(b[np.argmax(np.where((window >= 1) | (b == 1), rate, -np.inf))])
     return planned(pages, rows, window_tuples or MAX_SLOTS), rows

@@ -44,7 +44,6 @@ from typing import Any
 
 import numpy as np
 
-from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.core.protocols import IndexedRelation, JoinSpec
@@ -53,9 +52,18 @@ from millrace.cost import xhybridjoin as cost
 from millrace.cost.expected import Expected, StreamShape
 from millrace.joins.fetch import FetchJoin, fixed_bytes, slot_bytes
 from millrace.joins.reading import check_index, disk_index
-from millrace.joins.sizing import MAX_SLOTS, Prices, Sizing, check_at_least_one, check_budget, code_bytes_per_page, costs_with_calls, memory_parts
-
-_CHOICES = 64  # of either size
+from millrace.joins.sizing import (
+    MAX_SLOTS,
+    Prices,
+    Sizing,
+    check_at_least_one,
+    check_budget,
+    code_bytes_per_page,
+    costs_with_calls,
+    letters,
+    memory_parts,
+    some_sizes,
+)
 
 
 class XHybridJoin(FetchJoin):
@@ -109,9 +117,8 @@ class XHybridJoin(FetchJoin):
         """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
         sizing, pinned = cls.divide(relation, spec, budget, **parameters)
         iteration = cost.iteration(
-            sizing.capacity, sizing.buffer_pages, pinned, stream.demand(relation.rows, relation.pages), R_t=relation.rows,
-            N_R=max(1, relation.pages), v_P=relation.page_bytes, sigma=stream.sigma * (1 - stream.absent),
-            output_rows=sizing.output_rows,
+            sizing.capacity, sizing.buffer_pages, pinned, stream.demand(relation.rows, relation.pages), **letters(relation),
+            sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows,
         )  # fmt: skip
         parts = memory_parts(relation, spec, sizing, budget.memory_bytes, slot_bytes(relation))
         parts["pinned pages"] = 0 if relation.resident else pinned * relation.page_bytes
@@ -134,8 +141,8 @@ def _plan(
     index_bytes = 0
     if index is not None:
         index_bytes, pinned_bytes = index.least_bytes, pinned_bytes + page_keys * index.hot_key_bytes
-    k = _choices(max(1, pages), buffer_pages)[:, None]
-    pinned = _choices(pages, pinned_pages, least=0)[None, :]
+    k = some_sizes(max(1, pages), buffer_pages)[:, None]
+    pinned = some_sizes(pages, pinned_pages, least=0)[None, :]
     taken = index_bytes + fixed_bytes(relation, k, pinned) + k * prices.page_bytes + pinned * pinned_bytes
     least = int(taken.min()) + prices.slot_bytes + prices.least_output_bytes
     check_budget(budget, least)
@@ -145,7 +152,7 @@ def _plan(
     used = (k + pinned) * relation.page_bytes // prices.slot_bytes if relation.resident else 0
     demand = StreamShape.zipf(zipf_exponent, relation.rows, "sorted").demand(relation.rows, pages)
     rate = cost.rate(
-        np.maximum(window - used, 1.0), k, pinned, demand, R_t=relation.rows, N_R=pages, v_P=relation.page_bytes,
+        np.maximum(window - used, 1.0), k, pinned, demand, **letters(relation),
         costs=costs_with_calls(costs), output_rows=output_rows,
     )  # fmt: skip
     rate[window < 1] = float("-inf")
@@ -153,10 +160,3 @@ def _plan(
     chosen_k, chosen = int(k[best[0], 0]), int(pinned[0, best[1]])
     hot_keys = min(chosen * page_keys, index.hot_keys) if index is not None else 0
     return Sizing(min(int(window[best]), MAX_SLOTS), chosen_k, output_rows, hot_keys), chosen
-
-
-def _choices(pages: int, wanted: int | None, least: int = 1) -> Int64Array:
-    """Sizes to choose from: the given size, or about `_CHOICES` from least to all, close together where they are small."""
-    if wanted is not None:
-        return np.array([min(wanted, pages)])
-    return np.unique(np.append(np.geomspace(1, max(1, pages), _CHOICES).round().astype(np.int64), least))[: pages + 1]
