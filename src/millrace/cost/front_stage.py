@@ -57,3 +57,17 @@ def iteration(back: IterationCost, p: float, *, sigma: float = 1.0, output_rows:
         front_lookups=taken,
         front_hits=w_F,
     )
+
+
+def drained(back: IterationCost, n: float, p: float, *, sigma: float = 1.0, output_rows: float = float("inf")) -> IterationCost:
+    """n tuples that come at once, of which the front stage answers a share p, from what the back stage does for the others."""
+    w_F = n * p
+    return replace(
+        back,
+        steps=max(back.steps, w_F / output_rows),
+        tuples_in=n,
+        matches=n * sigma,
+        removed=n,
+        front_lookups=n,
+        front_hits=w_F,
+    )

@@ -21,6 +21,7 @@ average, for a tuple that comes. Keys wanted alike: w is near 2 h_S D_t / R_t.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,3 +107,16 @@ def fetched(
         matches=w * sigma,
         removed=w,
     )
+
+
+def drained(
+    n: float, h_S: float, k: int, demand: PageDemand, *, R_t: int, N_R: int, v_P: int, sigma: float = 1.0,
+    output_rows: float = np.inf, pinned: int = 0,
+) -> IterationCost:  # fmt: skip
+    """n tuples that come at once, and go on until all have left: every partition that one of them wants is read."""
+    places = demand.places(k, pinned)
+    last = min(n, h_S)
+    reads = places.distinct(last) + (n - last) / served(h_S, places)
+    each = fetched(n / max(reads, 1e-9), places.total, k, R_t=R_t, N_R=N_R, v_P=v_P, sigma=sigma)
+    whole = each.times(max(reads, 1e-9))
+    return replace(whole, steps=max(reads, n * sigma / output_rows, 1.0))

@@ -14,6 +14,8 @@ T is found from F: a page is in the pool if it was wanted among the last T tuple
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from millrace.cost.iteration import IterationCost
@@ -54,3 +56,23 @@ def _missing(places: Places, F: float, wanted: float) -> float:
         return 0.0
     absent = np.exp(-places.each * places.tuples_for(F))
     return float(np.sum(places.count * -np.expm1(-places.each * wanted) * absent))
+
+
+def drained(
+    n: float, tuples: float, demand: PageDemand, *, pool_pages: int, N_R: int, v_P: int, sigma: float = 1.0,
+    output_rows: float = np.inf, pages_each: float = 1.0,
+) -> IterationCost:  # fmt: skip
+    """n tuples that come at once, so many in each step. A pool begins empty, and reads each page once until it is full."""
+    steps = max(1.0, n / tuples)
+    each = iteration(
+        min(n, tuples), demand, pool_pages=pool_pages, N_R=N_R, v_P=v_P, sigma=sigma, output_rows=output_rows,
+        pages_each=pages_each,
+    )  # fmt: skip
+    whole = each.times(steps)
+    if not pool_pages:
+        return whole
+    places = demand.places()
+    filled = min(n, places.tuples_for(pool_pages)) if pool_pages < places.total else n
+    pages = min(places.distinct(filled * pages_each) + each.pages_read * max(0.0, n - filled) / min(n, tuples), n * pages_each)
+    near = min(1.0, places.distinct(min(n, tuples)) / places.total)  # of a page that the next one was wanted, too
+    return replace(whole, reads=pages, pages_read=pages, bytes_read=pages * v_P, seeks=pages * (1 - near))

@@ -6,7 +6,7 @@ numbers are means, so they need not be whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from millrace.core.unitcosts import UnitCosts
 
@@ -28,6 +28,13 @@ class IterationCost:
     front_lookups: float = 0.0
     front_hits: float = 0.0
     pinned_matches: float = 0.0
+
+    def __add__(self, other: IterationCost) -> IterationCost:
+        return IterationCost(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    def times(self, count: float) -> IterationCost:
+        """So many iterations."""
+        return IterationCost(**{name: value * count for name, value in vars(self).items()})
 
     def read_seconds(self, costs: UnitCosts) -> float:
         """c_IO."""
@@ -51,6 +58,6 @@ class IterationCost:
         seconds = self.seconds(costs)
         return self.removed / seconds if seconds > 0 else float("inf")
 
-    def each(self, count: float) -> dict[str, float]:
-        """Every count for each of so many tuples."""
-        return {field.name: getattr(self, field.name) / count for field in fields(self)}
+    def each(self) -> dict[str, float]:
+        """Every count for a tuple."""
+        return {name: value / max(self.removed, 1e-300) for name, value in vars(self).items()}

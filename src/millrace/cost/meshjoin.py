@@ -21,6 +21,7 @@ of results: in the long run as many tuples leave as come, each with all of its m
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,3 +86,15 @@ def iteration(
         matches=w * sigma,
         removed=w,
     )
+
+
+def drained(
+    n: float, h: float, w: float, b: int, *, R_t: int, N_R: int, v_P: int, sigma: float = 1.0, output_rows: float = np.inf,
+    wanted: float = 1.0,
+) -> IterationCost:  # fmt: skip
+    """n tuples that come at once, and go on until all have left. The last of them enters (n/w - 1) reads after the first."""
+    loaded = max(0.0, min(n, h) / w - 1) * b  # pages that are read while tuples still enter
+    laps = max(1.0, n / h) + min(1.0, loaded / N_R)
+    whole = iteration(w, b, N_R=N_R, R_t=R_t, v_P=v_P, wanted=wanted).times(laps * float(chunks(N_R, b)))
+    steps = max(whole.steps, n * sigma / output_rows)
+    return replace(whole, steps=steps, tuples_in=n, matches=n * sigma, removed=n)

@@ -33,3 +33,13 @@ def iteration(
     """One read. All h tuples leave in a lap, so as many leave with each read as a lap has reads."""
     w = h / float(meshjoin.chunks(N_R, b))
     return meshjoin.iteration(w, b, N_R=N_R, R_t=R_t, v_P=v_P, sigma=sigma, output_rows=output_rows, wanted=wanted)
+
+
+def drained(
+    n: float, h: float, b: int, *, R_t: int, N_R: int, v_P: int, sigma: float = 1.0, output_rows: float = np.inf,
+    wanted: float = 1.0,
+) -> IterationCost:  # fmt: skip
+    """n tuples that come at once, and go on until all have left: one lap for each window of them."""
+    return meshjoin.drained(
+        n, h, max(h, 1.0), b, R_t=R_t, N_R=N_R, v_P=v_P, sigma=sigma, output_rows=output_rows, wanted=wanted
+    )

@@ -100,3 +100,30 @@ def reads_of(demand: PageDemand, wanted_share: float, tuples: float, gap_pages: 
     pages = float(np.sum(places.count * u * (1.0 + through)))
     seeks = float(np.sum(places.count * u * seek))
     return wanted, min(pages, places.total), max(seeks, 1.0 if wanted > 0 else 0.0)
+
+
+def drained(
+    n: float, h: float, b: int, demand: PageDemand, *, gap_pages: int, N_R: int, v_P: int, sigma: float = 1.0,
+    limit: float = np.inf, pages_each: float = 1.0,
+) -> IterationCost:  # fmt: skip
+    """n tuples that come at once, and go on until all have left: one sweep, if the window has room for them."""
+    last = min(n, h)
+    places = demand.places()
+    _, pages, seeks = reads_of(demand, places.distinct(last * pages_each) / places.total, last * pages_each, gap_pages)
+    batches = max(1.0, pages / b)
+    more = IterationCost(steps=0.0)
+    if n > h:
+        sweep = iteration(h, b, demand, gap_pages=gap_pages, N_R=N_R, v_P=v_P, sigma=sigma, limit=limit, pages_each=pages_each)
+        more = sweep.times((n - last) / sweep.removed)
+    once = IterationCost(
+        steps=max(batches, last / limit),
+        tuples_in=last,
+        reads=max(seeks, batches),
+        pages_read=pages,
+        bytes_read=pages * v_P,
+        seeks=seeks,
+        probes=last * pages_each,
+        matches=last * sigma,
+        removed=last,
+    )
+    return once + more

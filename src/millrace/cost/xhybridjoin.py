@@ -29,6 +29,7 @@ import numpy as np
 
 from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.unitcosts import UnitCosts
+from millrace.cost import hybridjoin
 from millrace.cost.hybridjoin import fetched, served, served_alike
 from millrace.cost.iteration import IterationCost
 from millrace.cost.pages import PageDemand
@@ -87,3 +88,32 @@ def rate(
     c_read = costs.seek + costs.request + k * (v_P * costs.read_byte + costs.page + R_t / N_R * costs.probe)
     c_read = np.where(l < N_R, c_read, 0.0)  # with all pages pinned nothing is read
     return np.asarray(w / (np.maximum(1.0, w / output_rows) * costs.step + c_read + w * c_tuple))
+
+
+def drained(
+    n: float, h_S: float, k: int, l: int, demand: PageDemand, *, R_t: int, N_R: int, v_P: int, sigma: float = 1.0,  # noqa: E741
+    output_rows: float = np.inf,
+) -> IterationCost:  # fmt: skip
+    """n tuples that come at once, and go on until all have left. The pinned pages are read first."""
+    pinned = IterationCost(steps=0.0, reads=1.0, pages_read=l, bytes_read=l * v_P, seeks=1.0) if l else IterationCost(steps=0.0)
+    if l >= N_R:
+        found = IterationCost(
+            steps=max(1.0, n * sigma / output_rows),
+            tuples_in=n,
+            probes=n,
+            matches=n * sigma,
+            removed=n,
+            pinned_matches=n * sigma,
+        )
+        return pinned + found
+    p_N = demand.pinned_share(l)
+    behind = hybridjoin.drained(n * (1 - p_N), h_S, k, demand, R_t=R_t, N_R=N_R, v_P=v_P, sigma=sigma, pinned=l)
+    return replace(
+        pinned + behind,
+        steps=max(behind.steps, n * sigma / output_rows),
+        tuples_in=n,
+        probes=behind.probes + n * p_N,
+        matches=n * sigma,
+        removed=n,
+        pinned_matches=n * p_N * sigma,
+    )

@@ -29,8 +29,8 @@ from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError
 from millrace.core.protocols import JoinSpec, Relation, Withdrawn
 from millrace.core.step import Step, StepCounts
+from millrace.cost import front_stage as cost
 from millrace.cost.expected import Expected, StreamShape
-from millrace.cost.front_stage import gain, iteration
 from millrace.joins.cache_share import (
     BETTER,
     FIRST_SHARE,
@@ -123,22 +123,24 @@ class CachedJoin:
     def expect(
         cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, *,
         cache_share: CacheShare = "auto", threshold: Threshold = "auto", hot: HotRows | None = None,
-        fill_first: bool = False, **parameters: Any,
+        fill_first: bool = False, rows: float | None = None, **parameters: Any,
     ) -> Expected:  # fmt: skip
-        """What both stages are expected to do in the long run; an error if the budget is too small. No array is made."""
+        """What both stages are expected to do, once the front stage has learned: in the long run, or with so many rows and then
+        no more. An error if the budget is too small. No array is made."""
         shares = cls.shares if cache_share == "auto" else (cache_share,)
-        found = [cls._expect(relation, spec, budget, stream, share, parameters) for share in shares]
+        found = [cls._expect(relation, spec, budget, stream, share, rows, parameters) for share in shares]
         if len(found) == 1:
             return found[0]
-        gains = [gain(float(one.settings["cache_share"]), one.answered) for one in found]
+        gains = [cost.gain(float(one.settings["cache_share"]), one.answered) for one in found]
         first = next((i for i, one in enumerate(shares) if one == FIRST_SHARE), 0)
         best = int(np.argmax(gains))
         return found[best if gains[best] > BETTER * gains[first] else first]
 
     @classmethod
     def _expect(
-        cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, share: float, parameters: dict[str, Any]
-    ) -> Expected:
+        cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, share: float, rows: float | None,
+        parameters: dict[str, Any],
+    ) -> Expected:  # fmt: skip
         """What is expected of one share of the memory."""
         back = Back(cls.back_class, parameters)
         division = divide_stages(
@@ -149,10 +151,15 @@ class CachedJoin:
             keys = kept_keys(relation, spec, division.front, stream.sigma)
             answered = LEARNED * stream.popularity.share(keys)
             rest = stream.without(int(LEARNED * keys))
-        expected: Expected = cls.back_class.expect(relation, spec, Budget(division.back_bytes), rest, **parameters)
+        behind = None if rows is None else rows * (1 - answered)
+        expected: Expected = cls.back_class.expect(relation, spec, Budget(division.back_bytes), rest, rows=behind, **parameters)
         if division.front is None:
             return expected
-        both = iteration(expected.iteration, answered, sigma=stream.sigma, output_rows=division.front.output_rows)
+        more = {"sigma": stream.sigma * (1 - stream.absent), "output_rows": division.front.output_rows}
+        if rows is None:
+            both = cost.iteration(expected.iteration, answered, **more)
+        else:
+            both = cost.drained(expected.iteration, rows, answered, **more)
         parts = {"front stage": division.front.memory_bytes, **expected.memory}
         settings = {"cache_share": division.front.memory_bytes / budget.free_bytes, "cached_keys": keys, **expected.settings}
         return Expected(both, expected.window_tuples, parts, settings, answered)

@@ -48,6 +48,7 @@ Differs from the paper:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,11 +103,13 @@ class HybridJoin(FetchJoin):
 
     @classmethod
     def expect(
-        cls, relation: IndexedRelation, spec: JoinSpec, budget: Budget, stream: StreamShape, **parameters: Any
-    ) -> Expected:
-        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+        cls, relation: IndexedRelation, spec: JoinSpec, budget: Budget, stream: StreamShape, *, rows: float | None = None,
+        **parameters: Any,
+    ) -> Expected:  # fmt: skip
+        """What the join is expected to do: in the long run, or with so many rows and then no more. An error if the budget is
+        too small. No array is made."""
         sizing = cls.divide(relation, spec, budget, **parameters)
-        iteration = cost.iteration(
+        iteration = (cost.iteration if rows is None else partial(cost.drained, rows))(
             sizing.capacity, sizing.buffer_pages, stream.demand(relation.rows, relation.pages), **letters(relation),
             sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows,
         )  # fmt: skip

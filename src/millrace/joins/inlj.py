@@ -116,12 +116,14 @@ class IndexNestedLoopJoin(Windowed):
 
     @classmethod
     def expect(
-        cls, relation: IndexedRelation, spec: JoinSpec, budget: Budget, stream: StreamShape, **parameters: Any
-    ) -> Expected:
-        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+        cls, relation: IndexedRelation, spec: JoinSpec, budget: Budget, stream: StreamShape, *, rows: float | None = None,
+        **parameters: Any,
+    ) -> Expected:  # fmt: skip
+        """What the join is expected to do: in the long run, or with so many rows and then no more. An error if the budget is
+        too small. No array is made."""
         sizing, frames = cls.divide(relation, spec, budget, **parameters)
         rows_per_page = relation.rows / max(1, relation.pages)
-        iteration = cost.iteration(
+        iteration = (cost.iteration if rows is None else partial(cost.drained, rows))(
             sizing.capacity, stream.demand(relation.rows, relation.pages), pool_pages=frames, N_R=max(1, relation.pages),
             v_P=relation.page_bytes, sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows,
             pages_each=1 + max(0.0, stream.sigma - 1) / max(1.0, rows_per_page),

@@ -34,6 +34,7 @@ Differs from the paper:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,10 +78,15 @@ class MeshJoin(ScanJoin):
         return _plan(relation, spec, budget, buffer_pages, tuples_per_step, costs)
 
     @classmethod
-    def expect(cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, **parameters: Any) -> Expected:
-        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+    def expect(
+        cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, *,
+        rows: float | None = None, **parameters: Any,
+    ) -> Expected:  # fmt: skip
+        """What the join is expected to do: in the long run, or with so many rows and then no more. An error if the budget is
+        too small. No array is made."""
         sizing, w = cls.divide(relation, spec, budget, **parameters)
-        iteration = cost.iteration(
+        iterate = cost.iteration if rows is None else partial(cost.drained, rows, sizing.capacity)
+        iteration = iterate(
             w, sizing.buffer_pages, **letters(relation), sigma=stream.sigma * (1 - stream.absent),
             output_rows=sizing.output_rows, wanted=wanted_pages(relation, stream, sizing),
         )  # fmt: skip

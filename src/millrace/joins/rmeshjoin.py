@@ -29,6 +29,7 @@ Differs from what we know of the paper:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from millrace.core.budget import Budget
@@ -76,10 +77,14 @@ class RMeshJoin(ScanJoin):
         return _plan(relation, spec, budget, buffer_pages, costs)
 
     @classmethod
-    def expect(cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, **parameters: Any) -> Expected:
-        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+    def expect(
+        cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, *,
+        rows: float | None = None, **parameters: Any,
+    ) -> Expected:  # fmt: skip
+        """What the join is expected to do: in the long run, or with so many rows and then no more. An error if the budget is
+        too small. No array is made."""
         sizing, _ = cls.divide(relation, spec, budget, **parameters)
-        iteration = cost.iteration(
+        iteration = (cost.iteration if rows is None else partial(cost.drained, rows))(
             sizing.capacity, sizing.buffer_pages, **letters(relation), sigma=stream.sigma * (1 - stream.absent),
             output_rows=sizing.output_rows, wanted=wanted_pages(relation, stream, sizing),
         )  # fmt: skip

@@ -20,6 +20,7 @@ buffer, and a step serves as many tuples as the output holds.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,12 +120,13 @@ class SweepJoin(Windowed):
     @classmethod
     def expect(
         cls, relation: IndexedRelation, spec: JoinSpec, budget: Budget, stream: StreamShape, *,
-        costs: UnitCosts | None = None, **parameters: Any,
+        costs: UnitCosts | None = None, rows: float | None = None, **parameters: Any,
     ) -> Expected:  # fmt: skip
-        """What the join is expected to do in the long run; an error if the budget is too small. No array is made."""
+        """What the join is expected to do: in the long run, or with so many rows and then no more. An error if the budget is
+        too small. No array is made."""
         sizing, limit = cls.divide(relation, spec, budget, costs=costs, **parameters)
         rows_per_page = relation.rows / max(1, relation.pages)
-        iteration = cost.iteration(
+        iteration = (cost.iteration if rows is None else partial(cost.drained, rows))(
             sizing.capacity, sizing.buffer_pages, stream.demand(relation.rows, relation.pages),
             gap_pages=(costs or UnitCosts()).gap_bytes() // relation.page_bytes, N_R=max(1, relation.pages),
             v_P=relation.page_bytes, sigma=stream.sigma * (1 - stream.absent), limit=min(limit, sizing.output_rows),
