@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from millrace.online.run.reports import Report
     from millrace.online.run.run import Run
     from millrace.spark.enrich import enrich
+    from millrace.spark.explain import Explanation, explain
     from millrace.spark.failures import task_error
     from millrace.spark.hot_keys import HotKey, HotKeys, hot_keys
     from millrace.spark.lookups import Lookup
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "BatchReport",
+    "Explanation",
     "HotKey",
     "HotKeys",
     "Lookup",
@@ -36,6 +38,7 @@ __all__ = [
     "count",
     "enrich",
     "estimate",
+    "explain",
     "expr",
     "hot_keys",
     "near",
@@ -51,6 +54,7 @@ __all__ = [
 
 _HOMES = {
     "BatchReport": "millrace.spark.reports",
+    "Explanation": "millrace.spark.explain",
     "HotKey": "millrace.spark.hot_keys",
     "HotKeys": "millrace.spark.hot_keys",
     "Lookup": "millrace.spark.lookups",
@@ -64,6 +68,7 @@ _HOMES = {
     "count": "millrace.online.question.aggregations",
     "enrich": "millrace.spark.enrich",
     "estimate": "millrace.front.estimate",
+    "explain": "millrace.spark.explain",
     "expr": "millrace.core.conditions",
     "hot_keys": "millrace.spark.hot_keys",
     "near": "millrace.core.conditions",

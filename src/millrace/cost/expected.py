@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from millrace.core.errors import ParameterError
 from millrace.core.unitcosts import UnitCosts
@@ -40,7 +41,13 @@ class StreamShape:
 
     def without(self, keys: int) -> StreamShape:
         """What is left of the stream behind a front stage that answers the keys which come most often."""
-        return StreamShape(self.popularity.without(keys), self.order, self.absent, self.sigma)
+        return StreamShape(_without(self.popularity, keys), self.order, self.absent, self.sigma)
+
+
+@lru_cache(maxsize=64)
+def _without(popularity: Popularity, keys: int) -> Popularity:
+    """Always the same object, so that what was found for it is found again."""
+    return popularity.without(keys)
 
 
 @dataclass(frozen=True)

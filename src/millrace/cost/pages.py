@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from millrace.core.arrays import FloatArray
+from millrace.core.arrays import FloatArray, Int64Array
 from millrace.cost.popularity import Popularity
 
 Order = Literal["scattered", "sorted"]
@@ -149,17 +149,21 @@ def _by_page(popularity: Popularity, rows: int, pages: int, order: Order) -> Flo
         edges = np.linspace(0, popularity.keys, pages + 1)
         return np.diff(np.interp(edges, np.append(0.0, counts), np.append(0.0, shares)))
     each, count = popularity.each, popularity.count
-    random = np.random.default_rng(0)
     placed = np.flatnonzero((np.cumsum(count) <= _MOST_PLACED) & (len(each) > 1))
     shares = np.repeat(each[placed], count[placed])
     per_page = max(1, -(-rows // pages))
-    if len(shares) and popularity.keys <= 2 * _MOST_PLACED:  # no two keys on one row: this matters for small tables
-        places = random.permutation(pages * per_page)[: len(shares)] // per_page
-    else:
-        places = random.integers(0, pages, len(shares))
+    apart = popularity.keys <= 2 * _MOST_PLACED  # no two keys on one row: this matters for small tables
+    places = _random_places(pages, per_page, apart)[: len(shares)]
     rest = max(0.0, 1.0 - float(shares.sum()))
     found = np.bincount(places, shares, minlength=pages)[:pages] + rest / pages
     return np.asarray(found / found.sum())
+
+
+@lru_cache(maxsize=4)
+def _random_places(pages: int, per_page: int, apart: bool) -> Int64Array:
+    """A page for each key that is put on pages one by one, always the same. `apart`: every key has a row of its own."""
+    random = np.random.default_rng(0)
+    return random.permutation(pages * per_page) // per_page if apart else random.integers(0, pages, _MOST_PLACED)
 
 
 def _binned(shares: FloatArray) -> Places:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, Observation
 
-from millrace.spark.arguments import (
-    check_choices,
-    check_frame,
-    check_observation,
-    checked_front,
-    checked_memory,
-    checked_partitions,
-)
+from millrace.spark.arguments import check_observation
+from millrace.spark.call import Call
 from millrace.spark.counters import counters_for
 from millrace.spark.dataframe import joined_frame
 from millrace.spark.labels import note_observation
-from millrace.spark.lookups import Lookup, On, as_lookups
+from millrace.spark.lookups import Lookup, On
 from millrace.spark.master import MasterTable
 from millrace.spark.parquet import ParquetTable
-from millrace.spark.planning import make_plan
+from millrace.spark.plan import Plan
 from millrace.spark.workers import use_this_python
 
 
@@ -42,6 +36,8 @@ def enrich(
     name: str | None = None,
     hot_keys: int | None = None,
     observation: Observation | None = None,
+    skew: Any = None,
+    arrivals_per_second: float | None = None,
 ) -> DataFrame:
     """Join `stream` with `table` and return the result as a DataFrame.
 
@@ -65,18 +61,25 @@ def enrich(
     hot_keys    count the most frequent keys of the stream, for `mr.hot_keys`: how many keys a report keeps, such as 100; at
                 most 1,000. Only for equal keys
     observation a Spark `Observation` that takes the counts of a batch DataFrame
+    skew        for strategy="auto": how unevenly keys come. A Zipf exponent such as 1.0, or what `mr.hot_keys` returned for an
+                earlier query. Default: all keys count as wanted alike
+    arrivals_per_second  for strategy="auto": rows that arrive in a second
 
     Every error that can be seen beforehand is raised here, before anything runs.
     """
-    check_frame(stream, "stream")
-    lookups = as_lookups(table, on, how, columns, name, hot_keys)
-    check_choices(strategy, read, ordered)
-    front = checked_front(strategy, cache_share, threshold)
-    check_observation(observation, stream, len(lookups))
-    tasks = None if partitions is None else checked_partitions(partitions)
-    given = checked_memory(memory)
+    call = Call.checked(
+        stream, table, on, how, columns=columns, memory=memory, strategy=strategy, read=read, partitions=partitions,
+        ordered=ordered, cache_share=cache_share, threshold=threshold, name=name, hot_keys=hot_keys, skew=skew,
+        arrivals_per_second=arrivals_per_second,
+    )  # fmt: skip
+    check_observation(observation, stream, len(call.lookups))
     use_this_python(stream.sparkSession)
-    plan = make_plan(stream, lookups, given, strategy=strategy, read=read, ordered=ordered, partitions=tasks, front=front)
+    plan, _ = call.plan()
+    return enriched(stream, plan, observation)
+
+
+def enriched(stream: DataFrame, plan: Plan, observation: Observation | None = None) -> DataFrame:
+    """The DataFrame of a plan. Its counts go to reports, or to the observation."""
     labels = [join.asked.label for join in plan.joins]
     if observation is not None:
         note_observation(observation, labels[0])

@@ -104,7 +104,9 @@ class TaskTable:
         return "used" if self._cached is not None and self._cached.front is not None else "bypassed"
 
     def _known(self) -> dict[str, Any]:
-        """What this machine can tell a join: the unit costs of its disk."""
+        """What this machine can tell a join: the unit costs of its disk, unless the plan has them."""
+        if self.plan.costs is not None:
+            return {"costs": self.plan.costs}
         if "costs" not in algorithm(self.plan.asked.strategy).told or self.relation.resident:
             return {}
         return {"costs": unit_costs(self.relation)} if isinstance(self.relation, StoredRelation) else {}

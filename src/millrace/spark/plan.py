@@ -21,7 +21,9 @@ from millrace.core.conditions import Between, Condition, Pairs, equal_keys
 from millrace.core.errors import BudgetError, SchemaError, TableError, TableVersionError
 from millrace.core.instant_lookup import InstantLookup
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
+from millrace.core.unitcosts import UnitCosts
 from millrace.core.wording import counted
+from millrace.cost.expected import Expected, StreamShape
 from millrace.joins.emit import mean_row_bytes
 from millrace.relations.files import ReadMode
 from millrace.relations.key_lookup import InPlace
@@ -133,15 +135,16 @@ class JoinPlan:
     memory: MemorySplit
     group: GroupRows
     counters: TaskCounters | None = None  # where the counts of a task go; None: into the rows themselves
+    costs: UnitCosts | None = None  # that the join chooses its sizes by; None: each worker finds them out
 
     @staticmethod
-    def of(asked: Asked, relation: Relation, counters: TaskCounters | None = None) -> JoinPlan:
+    def of(asked: Asked, relation: Relation, counters: TaskCounters | None = None, costs: UnitCosts | None = None) -> JoinPlan:
         """The plan for a machine on which the table is open as `relation`."""
         access = asked.access(relation)
         memory, group = divide(
             asked.memory_bytes, asked.shape, access, asked.sizes(relation), in_order=asked.in_order, resident=relation.resident
         )
-        return JoinPlan(asked, getattr(relation, "mode", None), access, memory, group, counters)
+        return JoinPlan(asked, getattr(relation, "mode", None), access, memory, group, counters, costs)
 
     def on_host(self, relation: Relation) -> JoinPlan:
         """This plan, if the machine of a task can follow it; otherwise a new plan for the machine."""
@@ -177,6 +180,12 @@ class JoinPlan:
         budget = self.budget()
         if self.access == "join":
             check_memory(self.asked.strategy, relation, self.asked.spec, budget, **self._parameters())
+
+    def expect(self, relation: Relation, stream: StreamShape, rows: float) -> Expected:
+        """What the join is expected to do with so many rows of a task. No array is made."""
+        known = {} if self.costs is None else {"costs": self.costs}
+        parameters = self._parameters(**known)
+        return algorithm(self.asked.strategy).expect(relation, self.asked.spec, self.budget(), stream, rows=rows, **parameters)
 
     def _parameters(self, **known: object) -> dict[str, Any]:
         if self.asked.shape != "rows":

@@ -27,6 +27,7 @@ from millrace.core.protocols import How, JoinSpec, Relation
 from millrace.joins.matching.matcher import try_matcher
 from millrace.relations.folder import now_us
 from millrace.spark.arguments import check_name, checked_hot_keys, checked_how, checked_on, chosen_columns, in_key_order
+from millrace.spark.choosing import Hints, Ranked, candidates, costs_of_plan, ranked
 from millrace.spark.labels import new_label
 from millrace.spark.lookups import Lookup, check_table
 from millrace.spark.master import MasterTable
@@ -34,31 +35,36 @@ from millrace.spark.memory_split import Shape
 from millrace.spark.plan import Asked, JoinPlan, Plan, one_range_each
 from millrace.spark.planned import PlannedTable
 from millrace.spark.schema import arrow_type, case_sensitive, check_key_types, column_field, session_zone, spelled
+from millrace.tuning.skew import Skew
 
 _NO_BYTES = 2048  # smaller numbers than this are surely not meant as bytes
 
 
 def make_plan(
     stream: DataFrame, lookups: Sequence[Lookup], memory_bytes: int, *, strategy: str, read: str, ordered: bool,
-    partitions: int | None, front: Mapping[str, Any] | None = None,
-) -> Plan:  # fmt: skip
-    """The plan of a call. `memory_bytes`: memory of one task for all tables together."""
+    partitions: int | None, front: Mapping[str, Any] | None = None, hints: Hints | None = None,
+) -> tuple[Plan, tuple[Ranked, ...]]:  # fmt: skip
+    """The plan of a call, and for each table what else could serve it, and how fast. `memory_bytes`: memory of one task for all
+    tables together. With a strategy that was named, only this strategy is ranked."""
+    if hints is None:
+        hints = Hints.of(stream.sparkSession, Skew.unknown(), None, partitions)
     part = max(1, memory_bytes // len(lookups))
     asked: list[Asked] = []
     for number, lookup in enumerate(lookups, 1):
         with _named(number, len(lookups)):
             one = _asked(stream, lookup, part, len(lookups), strategy, read, ordered)
             asked.append(replace(one, front=tuple((front or {}).items())))
-    joins: dict[int, JoinPlan] = {}
+    rankings: dict[int, Ranked] = {}
     added: list[pa.DataType] = []  # columns that lie behind those of the stream by then
     for place in sorted(range(len(asked)), key=lambda place: asked[place].shape == "rows"):  # in the order in which they run
         one = asked[place]
         with _named(place + 1, len(lookups)):
             if one.shape == "rows":
                 one = replace(one, spec=_behind(one.spec, added))
-            joins[place] = _planned_join(one)
+            rankings[place] = _ranked(one, hints, free=strategy == "auto" and one.condition is None)
         added += _added_types(one)
-    return Plan(tuple(joins[place] for place in range(len(asked))), partitions)
+    found = tuple(rankings[place] for place in range(len(asked)))
+    return Plan(tuple(one.chosen.plan for one in found), partitions), found
 
 
 @contextmanager
@@ -162,22 +168,26 @@ def _added_types(asked: Asked) -> list[pa.DataType]:
     return [arrow_type(name, from_arrow_type(schema.field(column).type)) for column, name in asked.columns]
 
 
-def _planned_join(asked: Asked) -> JoinPlan:
-    """The plan of one join. If the budget is too small for the join, the error says how much is enough."""
+def _ranked(asked: Asked, hints: Hints, *, free: bool) -> Ranked:
+    """The plans of all joins that can serve this, if the call leaves the join free; otherwise of the join that was named.
+    If the budget is too small, the error says how much is enough."""
     relation = asked.table.open(now_us(), asked.table_columns)
 
-    def made(memory_bytes: int) -> JoinPlan:
-        plan = JoinPlan.of(replace(asked, memory_bytes=memory_bytes), relation)
+    def made(one: Asked, relation: Relation) -> JoinPlan:
+        plan = JoinPlan.of(one, relation, costs=costs_of_plan(one.strategy, relation, one.table.path, hints))
         plan.check_memory(relation)
         return plan
 
     try:
-        plan = made(asked.memory_bytes)
+        found = ranked(asked, relation, made, hints, candidates(asked, relation) if free else [asked.strategy])
     except BudgetError:
-        raise _too_small(asked, least_memory(partial(fits, made), asked.memory_bytes)) from None
-    if asked.spec.condition is not None and plan.access == "join":
+        needed = least_memory(
+            partial(fits, lambda given: made(replace(asked, memory_bytes=given), relation)), asked.memory_bytes
+        )
+        raise _too_small(asked, needed) from None
+    if asked.spec.condition is not None and found.chosen.plan.access == "join":
         try_matcher(relation, asked.spec)
-    return plan
+    return found
 
 
 def _too_small(asked: Asked, needed: int) -> BudgetError:

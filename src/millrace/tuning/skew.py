@@ -1,8 +1,8 @@
 """What is known of a stream's keys before a join runs, and the stream that a forecast is then made for.
 
-    nothing known        all keys count as wanted alike
-    an exponent          Zipf's law
-    counts of hot keys   their shares as counted; the keys behind them go on by Zipf's law, from the share of the last one
+nothing known        all keys count as wanted alike
+an exponent          Zipf's law
+counts of hot keys   their shares as counted; the keys behind them go on by Zipf's law, from the share of the last one
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def as_skew(given: Any) -> Skew:
         return given
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return Skew.zipf(given)
-    shares = [getattr(one, "share", None) for one in given] if isinstance(given, Sequence) and not isinstance(given, str) else []
+    shares = (
+        [getattr(one, "share", None) for one in given] if isinstance(given, Sequence) and not isinstance(given, str) else []
+    )
     if not shares or any(share is None for share in shares):
         raise ParameterError(
             "skew must be a Zipf exponent such as 1.0 (0: keys wanted alike), what mr.hot_keys(query, limit=100) returns, or "

@@ -1,0 +1,189 @@
+"""What a plan is expected to take: a micro-batch of so many rows, in seconds, pages and bytes. Runs nothing.
+
+micro-batch = batch + waves x (task + rows of a task x (row + joins))
+
+batch, task, row    Spark's own part, from calibration: `core.calibration.SparkCosts`
+joins               of a task: groups of rows, each joined to its end, by the equations in `cost`
+waves               tasks that a core runs one after the other
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from functools import cached_property
+
+from millrace.core.calibration import Calibration
+from millrace.core.protocols import Relation
+from millrace.core.unitcosts import UnitCosts
+from millrace.cost.expected import Expected, StreamShape
+from millrace.spark.plan import JoinPlan
+
+USUAL_ROWS = 200_000  # of a micro-batch, where nobody says how many come
+_MOST_ROWS = 1 << 24  # of a micro-batch: more at a time hardly make a join faster
+_LONGEST_SECONDS = 600.0  # of a micro-batch that somebody would wait for
+_HALVINGS = 40
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What some rows take in a task: seconds of its join, pages and bytes that are read."""
+
+    seconds: float = 0.0
+    pages: float = 0.0
+    bytes: float = 0.0
+
+    def between(self, other: Taken, share: float) -> Taken:
+        """Between the two: itself at 0, the other at 1."""
+        return Taken(*(mine + share * (theirs - mine) for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+    def plus(self, other: Taken, times: float = 1.0) -> Taken:
+        return Taken(self.seconds + times * other.seconds, self.pages + times * other.pages, self.bytes + times * other.bytes)
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of a micro-batch, and the cores that they run on."""
+
+    count: int
+    cores: int
+
+    @property
+    def waves(self) -> int:
+        """Tasks that a core runs one after the other."""
+        return -(-self.count // max(1, self.cores))
+
+
+@dataclass(frozen=True)
+class JoinForecast:
+    """One join of a plan, beside the table and the stream that it is for."""
+
+    plan: JoinPlan
+    relation: Relation
+    stream: StreamShape
+    calibration: Calibration
+
+    def in_task(self, rows: float) -> Taken:
+        """So many rows in one task."""
+        if rows <= 0:
+            return Taken()
+        if self.plan.access != "join":
+            return self._looked_up(rows)
+        most = rows if self.plan.asked.shape == "rows" and not self.plan.asked.in_order else float(self.plan.group.most)
+        whole, rest = divmod(rows, most)
+        taken = Taken().plus(self._joined(most), whole) if whole else Taken()
+        return taken.plus(self._joined(rest)) if rest >= 1 else taken
+
+    def _looked_up(self, rows: float) -> Taken:
+        costs = self.calibration.look_up
+        calls = max(1.0, rows / self.plan.group.most)
+        return Taken(calls * costs.call + rows * (costs.row + self.found_bytes * costs.found_byte))
+
+    def _joined(self, rows: float) -> Taken:
+        """A group of so many rows: between two groups that were looked at, each twice as large as the other."""
+        most = max(1.0, float(self.plan.group.most))
+        steps = max(0, math.ceil(math.log2(max(most, rows) / max(rows, 1.0)) - 1e-9))
+        high = max(most, rows) / 2**steps
+        if math.isclose(high, rows, rel_tol=1e-6):
+            return self._point(high)
+        return self._point(high / 2).between(self._point(high), (rows - high / 2) / (high / 2))
+
+    def _point(self, rows: float) -> Taken:
+        """As the equations say. Asked for the same few groups again and again, so the answers are kept."""
+        rows = float(max(1, round(rows)))
+        if rows not in self._known:
+            counts, costs = self.expected(rows).iteration, self.plan.costs or self._default_costs
+            self._known[rows] = Taken(counts.seconds(costs), counts.pages_read, counts.bytes_read)
+        return self._known[rows]
+
+    @cached_property
+    def _known(self) -> dict[float, Taken]:
+        return {}
+
+    def expected(self, rows: float) -> Expected:
+        """What the join does with a group of so many rows. Only where there is a join."""
+        return self.plan.expect(self.relation, self.stream, rows)
+
+    @property
+    def _default_costs(self) -> UnitCosts:
+        return self.calibration.costs(self.plan.asked.strategy, self.plan.read)
+
+    @property
+    def found_bytes(self) -> float:
+        """Bytes that come back for a row of the stream."""
+        matches = self.stream.sigma * (1 - self.stream.absent)
+        return matches * self.plan.asked.sizes(self.relation).found
+
+    def memory_split(self) -> Mapping[str, int]:
+        """Where the memory of the join goes."""
+        memory = self.plan.memory
+        beside = {"rows being put in order": memory.ordering_bytes} if memory.ordering_bytes else {}
+        if self.plan.access != "join":
+            return {"rows that are looked up": memory.ordering_bytes}
+        return {**self.expected(float(self.plan.group.most)).memory, **beside}
+
+
+@dataclass(frozen=True)
+class BatchForecast:
+    """A micro-batch of a whole call, with all of its tables."""
+
+    joins: tuple[JoinForecast, ...]
+    tasks: Tasks
+    calibration: Calibration
+
+    def seconds(self, rows: float) -> float:
+        """Seconds for a micro-batch of so many rows, with Spark's part."""
+        spark, each = self.calibration.spark, rows / self.tasks.count
+        task = spark.task + each * self._row_seconds() + sum(join.in_task(each).seconds for join in self.joins)
+        return spark.batch + self.tasks.waves * task
+
+    def _row_seconds(self) -> float:
+        """Spark's part of a row. Keys of all tables travel together, and so do whole rows."""
+        spark = self.calibration.spark
+        shapes = {join.plan.asked.shape == "rows" for join in self.joins}
+        found = sum(join.found_bytes for join in self.joins)
+        return spark.row * (False in shapes) + spark.whole_row * (True in shapes) + found * spark.found_byte
+
+    def pages(self, rows: float) -> float:
+        """Pages read for a micro-batch of so many rows."""
+        return self.tasks.count * sum(join.in_task(rows / self.tasks.count).pages for join in self.joins)
+
+    def rate(self, rows: float) -> float:
+        """Rows a second, in micro-batches of so many rows."""
+        return rows / self.seconds(rows)
+
+    @property
+    def highest_rate(self) -> float:
+        """Rows a second in long micro-batches: each page that is read then serves more rows."""
+        return max(self.rate(rows) for rows in (1e6, 4e6, 16e6))
+
+    def rows_for(self, arrivals_per_second: float) -> float | None:
+        """Rows of the micro-batches in which a query settles when so many rows arrive: the fewest that are joined in the time
+        in which as many arrive. None: it can't keep up."""
+        if arrivals_per_second <= 0:
+            return 0.0
+        before = 0.0
+        for rows in self._sizes():
+            if self.rate(rows) >= arrivals_per_second:
+                return self._between(before, rows, arrivals_per_second)
+            before = rows
+        return None
+
+    def _between(self, low: float, high: float, arrivals_per_second: float) -> float:
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            if middle > 0 and self.rate(middle) >= arrivals_per_second:
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _sizes(self) -> list[float]:
+        """Micro-batches to look at, each twice the one before."""
+        found: list[float] = []
+        rows = 64.0
+        while rows <= _MOST_ROWS and (not found or self.seconds(rows) <= _LONGEST_SECONDS):
+            found.append(rows)
+            rows *= 2
+        return found
