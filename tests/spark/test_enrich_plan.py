@@ -37,7 +37,7 @@ def products(warehouse: Path) -> mr.MasterTable:
 
 def _plan(stream: DataFrame, table: Any, on: Any = None, *, memory: int = 64 << 20, **options: Any) -> Plan:
     chosen = {"strategy": "auto", "read": "auto", "ordered": False, "partitions": None} | options
-    return make_plan(stream, as_lookups(table, on, "left", None, None), memory, **chosen)
+    return make_plan(stream, as_lookups(table, on, "left", None, None), memory, **chosen)[0]
 
 
 def test_a_plan_can_be_read(spark: SparkSession, products: mr.MasterTable) -> None:

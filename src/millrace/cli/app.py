@@ -187,6 +187,44 @@ def inspect(
         raise typer.Exit(1)
 
 
+@app.command(
+    epilog=_examples(
+        "millrace explain sales.parquet warehouse/products --on product_id --arrivals 50000 --zipf 1",
+        "millrace explain sales.parquet lake/products --on id=product_id --memory 512m --sample 100000",
+    )
+)
+def explain(
+    stream: Annotated[Path, typer.Argument(help="Parquet with rows of the stream. Only its columns count, unless --sample.")],
+    table: Annotated[Path, typer.Argument(help="Folder of a table, or Parquet files that are scanned in place.")],
+    on: Annotated[str, typer.Option(help="Key column. Separate several by commas; write stream=table where the names differ.")],
+    how: Annotated[str, typer.Option(help="Kind of join: inner, left, semi or anti.")] = "inner",
+    columns: Annotated[str | None, typer.Option(help="Table columns to add, with commas.", show_default="all of them")] = None,
+    memory: Annotated[str, typer.Option(help="Memory of the join in each Spark task, such as 64m or 1g.")] = "256m",
+    strategy: Annotated[str, typer.Option(help="auto, or the name of a join such as sweepjoin.")] = "auto",
+    read: Annotated[str, typer.Option(help="How pages are read: auto, mmap, direct or buffered.")] = "auto",
+    partitions: Annotated[
+        int | None, typer.Option(help="Tasks that the stream is shuffled into.", show_default="one per core")
+    ] = None,
+    arrivals: Annotated[float | None, typer.Option(help="Rows of the stream that arrive in a second.")] = None,
+    zipf: Annotated[
+        float | None, typer.Option(help="Skew of the stream's keys (Zipf exponent). 0: all keys equally often.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Rows of the stream to look at, to learn how unevenly keys come. Runs a Spark job.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Show what mr.enrich would do on this machine: the join, its memory, its rate, and whether it keeps up.
+
+    Nothing is joined. Exit code 1 if an arrival rate is given and the join does not keep up.
+    """
+    from millrace.cli.explain import ExplainOptions, run_explain
+
+    options = ExplainOptions(stream, table, on, how, columns, memory, strategy, read, partitions, arrivals, zipf, sample)
+    if not run_explain(options, as_json=json_output, console=Console()):
+        raise typer.Exit(1)
+
+
 @app.command(epilog=_examples("millrace laws", "millrace laws --algorithm sweepjoin --how left --law exact --law ledger"))
 def laws(
     algorithm: Annotated[

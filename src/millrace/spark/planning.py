@@ -178,13 +178,16 @@ def _ranked(asked: Asked, hints: Hints, *, free: bool) -> Ranked:
         plan.check_memory(relation)
         return plan
 
+    names = candidates(asked, relation) if free else [asked.strategy]
+
+    def least(name: str) -> int:
+        one = replace(asked, strategy=name)
+        return least_memory(partial(fits, lambda given: made(replace(one, memory_bytes=given), relation)), asked.memory_bytes)
+
     try:
-        found = ranked(asked, relation, made, hints, candidates(asked, relation) if free else [asked.strategy])
+        found = ranked(asked, relation, made, hints, names)
     except BudgetError:
-        needed = least_memory(
-            partial(fits, lambda given: made(replace(asked, memory_bytes=given), relation)), asked.memory_bytes
-        )
-        raise _too_small(asked, needed) from None
+        raise _too_small(asked, min(map(least, names))) from None
     if asked.spec.condition is not None and found.chosen.plan.access == "join":
         try_matcher(relation, asked.spec)
     return found
