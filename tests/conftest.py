@@ -1,4 +1,4 @@
-"""How the tests run: which of them share a process, and the same random examples every time.
+"""How the tests run: which of them share a process, the same random examples every time, and no calibration of this machine.
 
 `make test` has two processes. All tests that need Spark run in one of them, so that there is one JVM; the others run beside.
 """
@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
+
+from millrace.core.calibration import FOLDER_VARIABLE
 
 settings.register_profile(  # the same examples in every run, so that a failure is one everywhere
     "fixed",
@@ -28,6 +31,18 @@ settings.register_profile(  # HYPOTHESIS_PROFILE=search: many others
     print_blob=True,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_calibration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What somebody measured on this machine must not change what tests see, and tests must not change it."""
+    before = os.environ.get(FOLDER_VARIABLE)
+    os.environ[FOLDER_VARIABLE] = str(tmp_path_factory.mktemp("calibration"))
+    yield
+    if before is None:
+        del os.environ[FOLDER_VARIABLE]
+    else:
+        os.environ[FOLDER_VARIABLE] = before
 
 
 ON_SPARK = ("tests/spark/", "tests/cli/test_on_spark.py", "tests/cli/test_interrupt.py", "tests/docs/test_pages.py")

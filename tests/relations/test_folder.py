@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from millrace.core.atomic_files import write_atomically
 from millrace.core.errors import (
     DamagedTableError,
     MillraceError,
@@ -24,7 +25,7 @@ from millrace.core.errors import (
 )
 from millrace.relations import build, folder
 from millrace.relations.build import build_table, discard, finish, prepare
-from millrace.relations.folder import now_us, read_versions, version_at, write_atomically
+from millrace.relations.folder import now_us, read_versions, version_at
 from millrace.relations.shard import write_shard
 from millrace.relations.stored import StoredRelation
 

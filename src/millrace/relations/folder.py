@@ -14,7 +14,6 @@ import fcntl
 import json
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
+from millrace.core.atomic_files import write_atomically
 from millrace.core.errors import DamagedTableError, ParameterError, TableError, TableVersionError
 from millrace.core.keys import CODEC_VERSION, KeyCodec
 from millrace.core.wording import counted
@@ -244,23 +244,6 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, data: bytes, still_wanted: Callable[[], bool] = lambda: True) -> bool:
-    """Put `data` under `path` so that nobody ever sees half of it; not at all if it took so long that nobody wants it."""
-    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with open(hidden, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if not still_wanted():
-            return False
-        os.replace(hidden, path)
-    finally:
-        hidden.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-    return True
-
-
 def write_index(folder: Path, shards: Sequence[ShardInfo]) -> str:
     """Put the directories of all shards together as the version's index; returns its checksum."""
     tables = []
@@ -314,14 +297,6 @@ def _what_else(folder: Path, build_at: Callable[[str], str]) -> str:
         return f" but a folder of Parquet files; use the files as they are with mr.ParquetTable({str(folder)!r}), or {build}"
     empty = " but an empty folder" if not any(folder.iterdir()) else ""
     return f"{empty}; give the folder of a table that was built, or {build}"
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _schema_text(schema: pa.Schema) -> str:

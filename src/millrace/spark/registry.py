@@ -19,10 +19,11 @@ from pathlib import Path
 import psutil
 from pyspark import TaskContext
 
+from millrace.core.atomic_files import write_atomically
 from millrace.core.errors import ParameterError, TableVersionError
 from millrace.core.unitcosts import UnitCosts, calibrate_reads
 from millrace.relations.files import READ_MODES, ReadMode, Stamp
-from millrace.relations.folder import TableVersion, read_versions, version_at, write_atomically
+from millrace.relations.folder import TableVersion, read_versions, version_at
 from millrace.relations.stored import StoredRelation
 from millrace.spark.localdir import LocalDir
 
