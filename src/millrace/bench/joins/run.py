@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -24,13 +23,14 @@ import pyarrow.compute as pc
 
 from millrace.bench.joins.clock import HostClock
 from millrace.bench.joins.kernels import kernels_timed
-from millrace.core.arrays import FloatArray, Int64Array
+from millrace.core.arrays import FloatArray
 from millrace.core.host import Host
 from millrace.core.ledger import Ledger
-from millrace.core.protocols import SemiStreamJoin, Withdrawn
+from millrace.core.protocols import SemiStreamJoin
 from millrace.core.step import Step, StepCounts
 from millrace.relations.generated import KEY, SURROGATE_KEY, SURROGATE_OFFSET
 from millrace.streams import Workload
+from millrace.tuning.timed import Clocked
 
 BATCH_ROWS = 65_536
 _SETTLING = 8  # times the tuples of a phase
@@ -77,36 +77,6 @@ class Feed:
         self.taken += count
 
 
-class _Clocked:
-    """A join whose calls let time pass; the books stand outside."""
-
-    def __init__(self, join: SemiStreamJoin, clock: HostClock) -> None:
-        self._join, self._clock = join, clock
-
-    @property
-    def pending(self) -> int:
-        return self._join.pending
-
-    @property
-    def longest_wait(self) -> int:
-        return self._join.longest_wait
-
-    @property
-    def bytes_used(self) -> int:
-        return self._join.bytes_used
-
-    def offer(self, batch: pa.RecordBatch) -> int:
-        return self._clock.run(partial(self._join.offer, batch))
-
-    def step(self) -> Step:
-        step = self._clock.run(self._join.step)
-        self._clock.charge(step.counts)
-        return step
-
-    def withdraw(self, numbers: Int64Array) -> Withdrawn:
-        return self._clock.run(partial(self._join.withdraw, numbers))
-
-
 class JoinRun:
     """Drives a join by a clock."""
 
@@ -114,7 +84,7 @@ class JoinRun:
         self.join = join
         self.clock = clock
         self.feed = Feed(stream)
-        self.host = Host(_Clocked(join, clock))
+        self.host = Host(Clocked(join, clock))
         self.rows_out = 0
         self.surrogate_sum = 0
         self._step_times = np.zeros(1024)  # when the tuples that entered in each step did so

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.bench.data import Say, made_once
-from millrace.bench.joins.clock import DeviceClock, HostClock, TimedRelation, WallClock
+from millrace.bench.joins.clock import DeviceClock, HostClock
 from millrace.bench.options import REAL_DISK, JoinOptions
 from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.errors import TableError
@@ -24,6 +24,7 @@ from millrace.relations.folder import read_versions
 from millrace.relations.generated import KEY, GeneratedRelation, generated_rows
 from millrace.relations.simulated import SimulatedRelation
 from millrace.relations.stored import StoredRelation
+from millrace.tuning.timed import TimedRelation, WallClock
 
 _BUILD_ROWS = 500_000  # made at a time
 
