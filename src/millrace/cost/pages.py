@@ -21,7 +21,7 @@ from millrace.cost.popularity import Popularity
 Order = Literal["scattered", "sorted"]
 
 _MOST_PLACED = 1 << 20  # keys put on pages one by one
-_MOST_PAGES = 1 << 20  # with more pages, hot keys have pages of their own
+_MOST_PAGES = 1 << 20  # with more pages, keys are no longer put on pages one by one
 _BINS = 400  # classes of pages, by the logarithm of how often they are wanted
 
 
@@ -123,7 +123,7 @@ class PageDemand:
         return self.pages <= _MOST_PAGES
 
     def _classes(self, pages_each: int, pinned: int) -> tuple[FloatArray, FloatArray]:
-        """For very many pages: a hot key has a partition of its own, and all other keys are spread evenly."""
+        """For very many pages: as if keys were put on them one by one, but only by how many there are of each class."""
         if self.order == "sorted":
             edges = np.unique(np.geomspace(max(1, pinned), self.pages, _BINS).round())
             if not pinned:
@@ -134,11 +134,14 @@ class PageDemand:
             count = np.diff(edges) / pages_each
         else:
             partitions = (self.pages - pinned) / pages_each
-            single = np.flatnonzero((np.cumsum(self.popularity.count) < partitions) & (self.popularity.count == 1))
-            heads = self.popularity.each[single]
-            rest = max(0.0, 1.0 - float(heads.sum())) / partitions
-            each = np.append(heads + rest, rest)
-            count = np.append(np.ones(len(heads)), partitions - len(heads))
+            upto, mass = np.cumsum(self.popularity.count), self.popularity.each * self.popularity.count
+            hot = upto <= partitions
+            # keys lie at random: a partition is known by the hottest of its keys, and has an even part of all colder ones
+            none_before = np.exp(-np.append(0, upto[hot]) / partitions)
+            colder = np.maximum(0.0, 1.0 - np.cumsum(mass[hot])) / partitions
+            rest = max(0.0, 1.0 - float(mass[hot].sum())) / partitions
+            each = np.append(self.popularity.each[hot] + colder, rest)
+            count = partitions * np.append(-np.diff(none_before), none_before[-1])
         return each / float(np.sum(each * count)), count
 
 
