@@ -179,3 +179,37 @@ def test_what_a_front_stage_found_out_goes_on_with_its_rows() -> None:
     assert join.front is not None
     assert join.front.threshold == 1  # there is room
     assert np.mean(shares[-5:]) > 0.75  # keys that came once are kept, too; of keys that come twice at once, half as many
+
+
+@pytest.mark.parametrize("rows_each", [1, 2])
+def test_a_front_stage_without_hits_rests_until_the_stream_has_hot_keys_again(rows_each: int) -> None:
+    keys = 20_000
+    rows = pa.table({"id": np.repeat(np.arange(keys), rows_each), "price": np.arange(keys * rows_each)})
+    spec = JoinSpec(pa.schema([("key", pa.int64())]), (("key", "id"),), "inner", (), ("price",))
+    join = CHybridJoin(MemoryRelation(rows, "id", 32), spec, Budget("100k"))
+    host, random = Host(join), np.random.default_rng(3)
+
+    def run(stream: np.ndarray) -> tuple[float, float]:
+        """Feed it; the share of the tuples that was looked up, and the share that was answered in front."""
+        before = host.ledger.totals
+        for part in np.array_split(stream, 20):
+            for step in host.feed(pa.record_batch({"key": part})):
+                prices.append(step.output.column("price").to_numpy())
+        after = host.ledger.totals
+        looked, hits = after.front_lookups - before.front_lookups, after.front_hits - before.front_hits
+        return looked / len(stream), hits / len(stream)
+
+    prices: list[np.ndarray] = []
+    even, hot = random.integers(0, keys, 100_000), random.zipf(1.5, 100_000) % keys
+    run(even)
+    assert join.resting
+    looked, _ = run(even)
+    assert 0 < looked < 0.25
+    run(hot)
+    assert not join.resting
+    looked, hits = run(hot)
+    assert looked == pytest.approx(1.0, abs=0.1)
+    assert hits > 0.3
+    prices += [step.output.column("price").to_numpy() for step in host.drain()]
+    counted = np.bincount(np.concatenate(prices) // rows_each, minlength=keys)
+    assert np.array_equal(counted, rows_each * np.bincount(np.concatenate((even, even, hot, hot)), minlength=keys))

@@ -10,6 +10,9 @@ whose keys are spread evenly the front stage shrinks to a hundredth, for one wit
 How the shares are weighed stands in `cache_share`. To change the share, the join takes no tuples until all have left, and then
 both stages are made anew.
 
+A front stage that answers next to nothing with the least share rests: tuples go past it, and it does not learn. It is awake a
+sixteenth of the time, so that it notices when the stream has hot keys again.
+
 A step makes a step of both stages. If the front stage alone had no room for more tuples, some steps only put out what it found,
 so that the back stage does not read with a window that could have been filled.
 """
@@ -52,6 +55,9 @@ from millrace.structures.window import Window
 _FRONT_STEPS = 4, 64  # of the front stage alone, one after the other: more where tuples wait long anyway
 _LITTLE = 0.5  # a front stage that answers less than this part of its share does not earn it
 _FEW_TUPLES = 16  # looked up at a time where most of them are not taken
+_RESTS_BELOW, _WAKES_ABOVE = 0.02, 0.04  # share of the stream answered in front: a look-up costs about as much as it saves
+_REST_TURNS = 16  # of which one is spent awake
+_ENOUGH_LOOKUPS = 512  # to believe what was seen in one turn
 
 
 class CachedJoin:
@@ -89,6 +95,7 @@ class CachedJoin:
         self._ahead = 1024  # tuples that are looked up at a time
         self._seen = (relation.rows, relation.pages)
         self._next_share: float | None = None  # the share to change to, once all tuples have left
+        self.resting = False  # whether the front stage rests, but for a sample
         self._build(division, hot)
 
     def _build(self, division: Division, hot: HotRows | None = None) -> None:
@@ -97,8 +104,11 @@ class CachedJoin:
         if division.front is not None:
             fits = hot is not None and hot.memory_bytes == division.front.hot_bytes
             self.front = FrontStage(self._relation, self._spec, division.front, self._threshold, hot if fits else None)
-            if hot is not None and not fits and hot.nbytes + division.front.hot_bytes <= self._free:  # of another size
-                hot.move_to(self.front.hot)
+            if hot is not None and not fits:
+                if hot.nbytes + division.front.memory_bytes <= self._free:  # both at once, before there is a back stage
+                    hot.move_to(self.front.hot)
+                if hot.handed_over:
+                    hot.let_go()
         self._back_budget = Budget(division.back_bytes)
         self.back = self._how.make(self._relation, self._spec, self._back_budget)
         self._begin_trial(2 * self.back.capacity)
@@ -106,6 +116,7 @@ class CachedJoin:
         if self.front is not None:
             self.front.learn_from(self._back_window, self._back_emitter)
             self._back_emitter.put_out_less(self.front.output_rows)
+        self._wake()
 
     @classmethod
     def divide(
@@ -205,6 +216,10 @@ class CachedJoin:
         if self._next_share is not None and self.pending:
             return 0
         self._look_at_relation()
+        if self._asleep:
+            taken = int(self.back.offer_numbered(batch, numbers, step))
+            self._note_taken(taken, numbers)
+            return taken
         taken = 0
         while taken < batch.num_rows:
             some = batch.slice(taken, self._ahead if self.front is not None else batch.num_rows)
@@ -259,7 +274,7 @@ class CachedJoin:
 
     def answers(self, rows: pa.RecordBatch) -> BoolArray:
         """Which of these tuples the front stage would answer now."""
-        if self.front is None:
+        if self.front is None or self._asleep:
             return np.zeros(rows.num_rows, np.bool_)
         entries, _ = self.front.find(rows)
         return np.asarray(entries >= 0)
@@ -277,12 +292,17 @@ class CachedJoin:
         self._look_at_relation()
         if self.front is None:
             step = self._back_step()
+        elif self._asleep and not self.front.pending:
+            self.front_alone, self._in_a_row = False, 0
+            step = self._back_step()
+            self._served += step.counts.removed
         else:
             self.front.now = self._next
             step = self._step_of_both(self.front)
         self._steps += 1
-        if self._weighs and self.front is not None:
-            self._weigh(self.front)
+        if self._weighs:
+            self._rest_or_wake()
+            self._weigh()
         return step
 
     def _back_step(self) -> Step:
@@ -349,13 +369,14 @@ class CachedJoin:
         self._trial_counts, self._trial_ends = self._served + 3 * tuples // 4, self._served + tuples
         self._trial_hits = self._trial_tuples = 0
 
-    def _weigh(self, front: FrontStage) -> None:
+    def _weigh(self) -> None:
         """At the end of a trial, find the share that would give the highest rate."""
         if self._next_share is not None:
             if not self.pending:
-                self._change_share(front, self._next_share)
+                self._change_share(self._next_share)
             return
-        if self._served < self._trial_ends:
+        front = self.front
+        if self._served < self._trial_ends or front is None:
             return
         share, answered = self.cache_share, self._trial_hits / max(1, self._trial_tuples)
         if self._trials:
@@ -367,25 +388,78 @@ class CachedJoin:
         best = max(best, least_front_bytes(self._relation, self._spec) / self._free)
         if abs(best - share) > 1e-3 and best <= max(0.5, share):
             self._next_share = best
+        elif best <= share and answered < _RESTS_BELOW and share <= self._least_share and not self.resting:
+            self._rest()
 
-    def _change_share(self, front: FrontStage, share: float) -> None:
+    def _change_share(self, share: float) -> None:
         """All tuples have left: make both stages anew, and keep the rows that are wanted most."""
         self._next_share = None
-        empty = Budget(self._free)
         try:
             division = divide_stages(
-                self._relation, self._spec, empty, self._how, cache_share="auto", recent=self.counts_recent_keys, now=share
-            )
+                self._relation, self._spec, Budget(self._free), self._how, cache_share="auto", recent=self.counts_recent_keys,
+                now=share,
+            )  # fmt: skip
         except BudgetError:
             return
-        del self.back, self._back_budget
-        trials = self._trials
-        self._build(division)
+        trials, since = self._trials, self.front.since if self.front is not None else 0
+        hot = self.hand_over()
+        self._build(division, hot)
         assert self.front is not None
         self._trials = trials
         self._begin_trial(2 * self.back.capacity + self.front.hot.period << min(trials, 8))
-        self.front.since = front.since
-        front.hot.move_to(self.front.hot)
+        self.front.since = since
+
+    def hand_over(self) -> HotRows | None:
+        """The rows of the front stage, for a join that takes the place of this one. No tuple is inside, and none may be offered
+        any more. The memory of both stages is free then, but for these rows."""
+        self._look_at_relation()
+        front, self.front = self.front, None
+        if front is None:
+            return None
+        self._back_emitter.watcher = None
+        del self.back, self._back_budget
+        front.retire()
+        front.hot.handed_over = True
+        return front.hot
+
+    # --- a front stage that is of little use rests
+
+    @property
+    def _least_share(self) -> float:
+        """The smallest share that there is, or a little more."""
+        return max(LEAST_SHARE, least_front_bytes(self._relation, self._spec) / self._free) + 1e-3
+
+    def _wake(self) -> None:
+        self.resting = self._asleep = False
+        self._turns = self._turn_ends = 0
+        self._looked_up = (0, 0)  # and answered, when the turn began
+
+    def _rest(self) -> None:
+        self.resting = True
+        self._turn_ends = self._served
+
+    def _rest_or_wake(self) -> None:
+        """At the end of a turn, sleep, or be awake for a turn. Who sees hits then stays awake, and is weighed soon."""
+        front = self.front
+        if not self.resting or self._served < self._turn_ends or front is None:
+            return
+        if not self._asleep and self._turns:
+            lookups, hits = (now - before for now, before in zip(front.looked_up, self._looked_up, strict=True))
+            if lookups >= _ENOUGH_LOOKUPS and hits > _WAKES_ABOVE * lookups:
+                self._wake()
+                self._trials = 1
+                self._begin_trial(2 * self.back.capacity + front.hot.period)
+                return
+        asleep = self._turns % _REST_TURNS != 0
+        if asleep:
+            front.stop_learning(self._back_emitter)
+        else:
+            front.learn_from(self._back_window, self._back_emitter)
+        self._asleep = asleep
+        # Where keys have several rows, a turn is longer than any tuple waits: it has to meet all rows of a key.
+        self._turn_ends = self._served + (max(1, self.back.capacity // 8) if front.one_row else 2 * self.back.capacity)
+        self._looked_up = front.looked_up
+        self._turns += 1
 
 
 def _together(back: Step, front: Step) -> Step:

@@ -133,6 +133,7 @@ class FrontStage:
         self.now = 0  # the number of the next tuple
         self.since = 0  # only tuples from this number on teach: the relation has not changed since they came
         self._lookups = self._hits = 0  # since the last step
+        self.looked_up = (0, 0)  # tuples ever, and those that were answered
 
     @property
     def output_rows(self) -> int:
@@ -147,6 +148,15 @@ class FrontStage:
         """Watch a back stage."""
         self._learning.window = window
         emitter.watcher = self._learning
+
+    def stop_learning(self, emitter: Emitter) -> None:
+        """Watch no more. What a tuple met so far is forgotten, because it may meet more meanwhile."""
+        self._learning.collected.clear()
+        emitter.watcher = None
+
+    def retire(self) -> None:
+        """This front stage is not used any more, but for its hot rows: nothing holds its other memory."""
+        del self._learning, self._window, self._emitter
 
     @property
     def room(self) -> int:
@@ -204,6 +214,7 @@ class FrontStage:
         self.hot.note_hits(hits, tuples)
         self._lookups += tuples
         self._hits += len(hits)
+        self.looked_up = (self.looked_up[0] + tuples, self.looked_up[1] + len(hits))
         if self.recent is not None:
             self.recent.add(missed)
         self.hot.unchecked += tuples

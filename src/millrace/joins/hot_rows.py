@@ -81,6 +81,7 @@ class HotRows:
         self.period = 16 * self.capacity  # stream tuples
         self.threshold = FIRST_THRESHOLD  # of a front stage that finds its own; goes on with the rows
         self.unchecked = 0  # stream tuples since it was looked at
+        self.handed_over = False  # whoever takes these rows need not leave them as they are
         self._into_period = 0
         self._flags = 0  # columns that have nulls
         self._most_rows = 0  # of a key
@@ -259,6 +260,14 @@ class HotRows:
             other.put(keys._replace(scores=keys.scores * (other.period / self.period)), rows)
             if other.full:
                 break
+
+    def let_go(self) -> None:
+        """Give the memory back. These rows are not used any more."""
+        self.clear()
+        self._code = self._block = self._arena = np.zeros(0, np.int64)
+        self._rows = self._places = np.zeros(0, np.int32)
+        self._score, self._hits = np.zeros(0, np.float32), np.zeros(0, np.uint32)
+        self.capacity = 0
 
     def _estimates(self, used: int) -> FloatArray:
         part = self._progress / 2
