@@ -33,6 +33,14 @@ def test_an_algorithm_has_its_module_its_tests_and_its_page(row: Algorithm) -> N
     assert (ROOT / "docs" / "algorithms" / f"{row.name}.md").exists()
 
 
+@each
+def test_an_algorithm_has_its_equations_and_their_tests(row: Algorithm) -> None:
+    """Joins with a front stage share one module, which goes on top of the equations of their back stage."""
+    stem = "front_stage" if row.cached else row.name
+    assert callable(importlib.import_module(f"millrace.cost.{stem}").iteration)
+    assert (ROOT / "tests" / "cost" / f"test_{stem}.py").exists()
+
+
 def test_every_join_of_the_package_is_listed() -> None:
     folder = Path(str(millrace.__file__)).parent / "joins"
     shared = {

@@ -23,7 +23,7 @@ A tuple leaves after one pass over R: N_R/b reads, at most N_R, whatever else co
 Needs nothing of R: no index, no order. Serves every condition: see `matching`.
 
 Differs from what we know of the paper:
-    - b is chosen by the cost of a seek against the cost of memory, from `costs`; we do not know the paper's own rule.
+    - b is chosen by the cost of a read against the cost of memory, from `costs`; we do not know the paper's own rule.
     - b and the most tuples that a step takes may change while the join runs (`resize`), and R may grow at its end.
 """
 

@@ -55,6 +55,7 @@ from millrace.structures.window import Window, Windowed
 
 BUFFER_BYTES = 16 << 20  # long enough that a step's own cost does not count
 _FEW_PAGES = 6
+_ALIKE = 0.99  # of the best rate: of such buffers the longest, which crosses gaps where few tuples wait
 _ZONE_GAPS, _ZONES = 4, 16  # of a zone: gaps; and how many zones there are at least
 _STAYS = 8  # windows of tuples that pages serve before the head moves on: hot pages are not read for each window again
 _SCRATCH_BYTES = 80  # per comparison of a step: slots, pages, done, first row, count, and the pairs made of them
@@ -295,5 +296,6 @@ def _plan(
         rate = cost.rate_alike(
             np.maximum(window, 1.0), b, gap_pages=gap, limit=rows, **letters(relation), costs=costs_with_calls(costs)
         )
-        pages = int(b[np.argmax(np.where((window >= 1) | (b == 1), rate, -np.inf))])
+        rate = np.where((window >= 1) | (b == 1), rate, -np.inf)
+        pages = int(b[np.flatnonzero(rate >= _ALIKE * rate.max())[-1]])
     return planned(pages, rows, window_tuples or MAX_SLOTS), rows

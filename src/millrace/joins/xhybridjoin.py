@@ -159,6 +159,7 @@ def _plan(
         costs=costs_with_calls(costs), output_rows=output_rows,
     )  # fmt: skip
     rate[window < 1] = float("-inf")
+    rate[(pinned >= pages) & (window - used >= output_rows)] = float("inf")  # then nobody waits, and nothing is read
     best = np.unravel_index(int(rate.argmax()), rate.shape)
     chosen_k, chosen = int(k[best[0], 0]), int(pinned[0, best[1]])
     hot_keys = min(chosen * page_keys, index.hot_keys) if index is not None else 0
