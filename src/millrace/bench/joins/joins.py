@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+import pyarrow as pa
+
 from millrace.bench.data import Say
 from millrace.bench.joins.clock import TimedRelation
 from millrace.bench.joins.run import JoinRun, Limits
@@ -87,7 +89,7 @@ class Cell:
 def run_joins(options: JoinOptions, progress: JoinProgress | None = None) -> dict[str, Any]:
     """Run the benchmark; the returned values are plain, ready for JSON."""
     progress = progress or JoinProgress()
-    chosen = _chosen(options)
+    chosen = chosen_contenders(options)
     check_columns(options.columns)
     results: list[dict[str, Any]] = []
     tables: list[dict[str, Any]] = []
@@ -145,7 +147,7 @@ def cells(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _chosen(options: JoinOptions) -> list[Contender]:
+def chosen_contenders(options: JoinOptions) -> list[Contender]:
     every = contenders()
     known = [contender.name for contender in every]
     for name in options.joins:
@@ -208,8 +210,8 @@ def _measured(cell: Cell, store: Store, contender: Contender, options: JoinOptio
 def _one_run(
     cell: Cell, store: Store, contender: Contender, parameters: dict[str, Any], options: JoinOptions
 ) -> dict[str, Any]:
-    run, budget, relation = _start(cell, store, contender, parameters, options)
-    limits = _limits(run.join, store, options)
+    run, budget, relation = start_run(cell, store, contender, parameters, options)
+    limits = limits_of(run.join, store, options)
     bytes_used = run.join.bytes_used
     run.warm_up(Limits(limits.tuples, 3 * limits.seconds) if store.real else limits)
     saturated = run.saturate(Limits(seconds=limits.seconds) if store.real else limits)
@@ -257,27 +259,38 @@ def _keys(cell: Cell, options: JoinOptions) -> KeyDistribution:
     return ZipfKeys(cell.rows, cell.zipf, scatter=options.hot_keys == "scattered", seed=options.seed)
 
 
-def _start(
+def stream_of(cell: Cell, options: JoinOptions) -> Workload:
+    """The stream of a cell, from its start."""
+    return Workload(_keys(cell, options), SteadyArrivals(1), key_name=KEY, seed=options.seed)
+
+
+def start_run(
     cell: Cell, store: Store, contender: Contender, parameters: dict[str, Any], options: JoinOptions
 ) -> tuple[JoinRun, Budget, Relation]:
     relation, clock = store.open()
-    stream = Workload(_keys(cell, options), SteadyArrivals(1), key_name=KEY, seed=options.seed)
-    carry = tuple(stream.schema.names) if options.carry else ()
-    columns = tuple(dict.fromkeys((SURROGATE_KEY, *(name for name in options.columns if name not in carry))))
-    spec = JoinSpec(stream.schema, ((KEY, KEY),), "inner", carry, columns)
+    stream = stream_of(cell, options)
     budget = Budget(cell.memory_bytes)
-    given = dict(parameters)
-    if contender.takes("costs"):
-        given["costs"] = store.costs
-    if contender.takes("zipf_exponent"):
-        given["zipf_exponent"] = cell.zipf
-    join = make_join(contender.row.name, relation, spec, budget, **given)
+    given = parameters_of(cell, store, contender, parameters)
+    join = make_join(contender.row.name, relation, spec_of(stream.schema, options), budget, **given)
     return JoinRun(join, stream, clock), budget, relation
+
+
+def spec_of(schema: pa.Schema, options: JoinOptions) -> JoinSpec:
+    """What is joined: the stream's key with the table's."""
+    carry = tuple(schema.names) if options.carry else ()
+    columns = tuple(dict.fromkeys((SURROGATE_KEY, *(name for name in options.columns if name not in carry))))
+    return JoinSpec(schema, ((KEY, KEY),), "inner", carry, columns)
+
+
+def parameters_of(cell: Cell, store: Store, contender: Contender, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a join, with what is known of the device and of the stream."""
+    known = {"costs": store.costs, "zipf_exponent": cell.zipf}
+    return {**parameters, **{name: value for name, value in known.items() if contender.takes(name)}}
 
 
 def _tuned(cell: Cell, store: Store, contender: Contender, options: JoinOptions) -> dict[str, Any]:
     """The parameters with a disk buffer twice or half as long as the join's own choice, as often as that is faster."""
-    run, _, relation = _start(cell, store, contender, contender.parameters, options)
+    run, _, relation = start_run(cell, store, contender, contender.parameters, options)
     best = getattr(run.join, "buffer_pages", None)
     if best is None or not contender.takes("buffer_pages"):
         return contender.parameters
@@ -297,15 +310,15 @@ def _tuned(cell: Cell, store: Store, contender: Contender, options: JoinOptions)
 def _rate(cell: Cell, store: Store, contender: Contender, parameters: dict[str, Any], options: JoinOptions) -> float:
     """Tuples a second at full speed; 0 where the budget does not do."""
     try:
-        run, _, _ = _start(cell, store, contender, parameters, options)
+        run, _, _ = start_run(cell, store, contender, parameters, options)
     except BudgetError:
         return 0.0
-    limits = _limits(run.join, store, options)
+    limits = limits_of(run.join, store, options)
     run.warm_up(limits)
     return float(run.saturate(limits)["tuples_per_second"])
 
 
-def _limits(join: SemiStreamJoin, store: Store, options: JoinOptions) -> Limits:
+def limits_of(join: SemiStreamJoin, store: Store, options: JoinOptions) -> Limits:
     """Phases end after so many windows of tuples; on the disk after some seconds too, as a slow join would take for ever."""
     tuples = max(options.tuples, int(options.windows * _capacity(join)))
     return Limits(tuples, options.seconds) if store.real else Limits(tuples)

@@ -1,0 +1,146 @@
+"""`millrace bench cost`: the rate that is expected of every join, beside the rate that it has.
+
+1. The cells (device x rows x memory x exponent) and the runs are those of `bench joins`: warm-up, then full speed.
+2. Each join is asked what it expects to do, with the same budget and the same stream (`Algorithm.expect`). Unit costs are those
+   of the device. On the disk they are those of the calibration of this machine, or are measured before the run.
+3. The error of a cell is |expected / measured - 1|. Counts are compared too, term by term: pages, seeks and probes of a tuple.
+
+On a simulated device work takes what the unit costs say, so an error there is one of the equations alone.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from millrace.bench.joins.joins import (
+    OK,
+    Cell,
+    Contender,
+    JoinProgress,
+    about_machine,
+    chosen_contenders,
+    limits_of,
+    parameters_of,
+    spec_of,
+    start_run,
+    stream_of,
+)
+from millrace.bench.joins.run import Limits
+from millrace.bench.joins.stores import Store, about_table, open_store
+from millrace.bench.options import JoinOptions
+from millrace.core.budget import Budget
+from millrace.core.errors import BudgetError, MillraceError
+from millrace.core.unitcosts import UnitCosts
+from millrace.cost.expected import Expected, StreamShape
+
+TERMS = ("pages_read", "seeks", "probes")
+CostsOf = Callable[[str], UnitCosts]  # of a join, by its name
+
+
+def run_cost(options: JoinOptions, progress: JoinProgress | None = None) -> dict[str, Any]:
+    """Run the benchmark; the returned values are plain, ready for JSON."""
+    progress = progress or JoinProgress()
+    chosen = chosen_contenders(options)
+    results: list[dict[str, Any]] = []
+    tables: list[dict[str, Any]] = []
+    for rows in options.rows:
+        for name in options.devices:
+            with open_store(name, rows, options, progress.say) as store:
+                tables.append(about_table(name, rows, store, options))
+                costs_of = _costs_of(store, progress)
+                for memory in options.memory:
+                    for zipf in options.zipf:
+                        cell = Cell(name, rows, memory, options.memory_bytes(memory, rows), zipf)
+                        for contender in chosen:
+                            progress.say(f"{name}, {rows:,} rows, memory {memory}, Zipf {zipf:g}: {contender.name}")
+                            results.append(_compared(cell, store, contender, costs_of, options))
+                            progress.finished(results[-1])
+    return {
+        "benchmark": "cost",
+        "seed": options.seed,
+        "options": options.to_json(),
+        **about_machine(),
+        "tables": tables,
+        "rows_agree": all(result["rows_right"] for result in results if result["status"] == OK),
+        "checksums_agree": True,  # the sum of all rows put out is part of `rows_right`
+        "results": results,
+        "errors": errors(results),
+    }
+
+
+def errors(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Median and worst error for each device and join, and for each device in all."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for result in results:
+        if result["status"] == OK:
+            for join in (result["join"], "all"):
+                found.setdefault((result["device"], join), []).append(result["error"])
+    return [
+        {"device": device, "join": join, "cells": len(each), "median": median(each), "worst": max(each)}
+        for (device, join), each in sorted(found.items(), key=lambda one: (one[0][0], one[0][1] == "all"))
+    ]
+
+
+def _costs_of(store: Store, progress: JoinProgress) -> CostsOf:
+    """Unit costs of a join on this device."""
+    return lambda name: store.costs
+
+
+def _compared(cell: Cell, store: Store, contender: Contender, costs_of: CostsOf, options: JoinOptions) -> dict[str, Any]:
+    about: dict[str, Any] = {"join": contender.name, "device": cell.device, "rows": cell.rows, "memory": cell.memory}
+    about |= {"memory_bytes": cell.memory_bytes, "zipf": cell.zipf}
+    try:
+        expected = _expected(cell, store, contender, options)
+        measured = [_measured(cell, store, contender, options) for _ in range(options.repeats if store.real else 1)]
+    except BudgetError as small:
+        return {**about, "status": f"needs {small.needed_bytes:,} bytes"}
+    except MillraceError as error:
+        return {**about, "status": f"failed: {error}"}
+    finally:
+        gc.collect()
+    middle = sorted(measured, key=lambda one: one["tuples_per_second"])[len(measured) // 2]
+    rate, each = expected.rate(costs_of(contender.row.name)), expected.iteration.each()
+    return {
+        **about,
+        "status": OK,
+        **middle,
+        "rates": [one["tuples_per_second"] for one in measured],
+        "rows_right": all(one["rows_right"] for one in measured),
+        "expected_tuples_per_second": rate,
+        "error": abs(rate / middle["tuples_per_second"] - 1),
+        "expected_each": {name: each[name] for name in TERMS},
+        "expected_answered_share": expected.answered,
+        "settings": dict(expected.settings),
+    }
+
+
+def _measured(cell: Cell, store: Store, contender: Contender, options: JoinOptions) -> dict[str, Any]:
+    """The join at full speed, once in its stride."""
+    run, _, relation = start_run(cell, store, contender, contender.parameters, options)
+    limits = limits_of(run.join, store, options)
+    run.warm_up(Limits(limits.tuples, 3 * limits.seconds) if store.real else limits)
+    found = run.saturate(Limits(seconds=limits.seconds) if store.real else limits)
+    run.drain(relation.pages)
+    counts, tuples = found["counts"], max(1, found["tuples"])
+    looked_up = counts["front_lookups"]
+    return {
+        "tuples": found["tuples"],
+        "seconds": found["seconds"],
+        "tuples_per_second": found["tuples_per_second"],
+        "cpu_ns_per_tuple": found["cpu_ns_per_tuple"],
+        "each": {name: counts[name] / tuples for name in TERMS},
+        "answered_share": counts["front_hits"] / looked_up if looked_up else 0.0,
+        "rows_right": run.rows_right,
+    }
+
+
+def _expected(cell: Cell, store: Store, contender: Contender, options: JoinOptions) -> Expected:
+    relation, _ = store.open()
+    stream = StreamShape.zipf(cell.zipf, cell.rows, "sorted" if options.hot_keys == "sorted" else "scattered")
+    given = parameters_of(cell, store, contender, contender.parameters)
+    return contender.row.expect(
+        relation, spec_of(stream_of(cell, options).schema, options), Budget(cell.memory_bytes), stream, **given
+    )
