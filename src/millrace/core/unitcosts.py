@@ -62,7 +62,7 @@ class UnitCosts:
 
     def read(self, count: int) -> float:
         """Seconds for one read of `count` bytes after a seek."""
-        return self.seek + count * self.read_byte
+        return self.seek + self.request + count * self.read_byte
 
     def work(self, counts: Counted, steps: float = 0) -> float:
         """Processor seconds for what steps did, without reads: the terms of the cost model, term by term.
@@ -81,8 +81,8 @@ class UnitCosts:
         )
 
     def gap_bytes(self) -> int:
-        """Bytes that cost as much to read through as a seek costs."""
-        return int(self.seek / self.read_byte) if self.read_byte else 1 << 62
+        """Bytes that cost as much to read through as another read costs."""
+        return int((self.seek + self.request) / self.read_byte) if self.read_byte else 1 << 62
 
 
 def calibrate_reads(path: Path, page_bytes: int, *, seconds: float = 0.5, direct: bool = True, seed: int = 0) -> UnitCosts:
