@@ -20,6 +20,7 @@ import psutil
 from pyspark import TaskContext
 
 from millrace.core.atomic_files import write_atomically
+from millrace.core.calibration import load_calibration
 from millrace.core.errors import ParameterError, TableVersionError
 from millrace.core.unitcosts import UnitCosts, calibrate_reads
 from millrace.relations.files import READ_MODES, ReadMode, Stamp
@@ -129,8 +130,13 @@ def can_map(version: TableVersion, *, used: bool = True) -> bool:
 
 
 def unit_costs(relation: StoredRelation) -> UnitCosts:
-    """Unit costs of the disk of a table: measured once per host in half a second, and kept in a file for other workers."""
+    """Unit costs of the disk of a table. If nobody calibrated the disk: measured once per host in half a second, and kept in a
+    file for other workers. A task has what its plan knows, and measures the rest."""
     path = relation.largest_shard()
+    if TaskContext.get() is None:
+        known = load_calibration(path).reads.get(relation.mode)
+        if known is not None:
+            return UnitCosts(seek=known.seek, read_byte=known.read_byte, request=known.request)
     device = path.stat().st_dev
     if device in _costs:
         return _costs[device]
