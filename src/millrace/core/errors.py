@@ -38,6 +38,18 @@ class TableVersionError(TableError):
     """This version of millrace cannot read the table, or the table version that a batch needs."""
 
 
+class RateError(MillraceError):
+    """No setting is expected to keep up; `tuples_per_second` is the highest rate that can be had, `memory_bytes` with what."""
+
+    def __init__(self, message: str, tuples_per_second: float, memory_bytes: int) -> None:
+        super().__init__(message)
+        self.tuples_per_second = tuples_per_second
+        self.memory_bytes = memory_bytes
+
+    def __reduce__(self) -> tuple[type[RateError], tuple[str, float, int]]:
+        return (type(self), (str(self), self.tuples_per_second, self.memory_bytes))
+
+
 class SpillError(MillraceError):
     """Temporary data could not be written or read back: the disk is full, or fails."""
 

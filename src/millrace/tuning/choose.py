@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 from millrace.catalog import ALGORITHMS, Algorithm, HostName, algorithm, check_condition, make_join
@@ -89,11 +90,23 @@ def forecast(
     """What the join of this name would do."""
     row = algorithm(name)
     costs = costs_of(name) if costs_of is not None else UnitCosts()
-    given = {"costs": costs, **parameters} if "costs" in row.told else parameters
-    if rows is not None:
-        given = {**row.drained, **given, "rows": rows}
+    if rows is None:
+        given = {**own_parameters(name, stream, costs), **parameters}
+    else:  # a host on Spark tells its joins less of the stream
+        known = {"costs": costs} if "costs" in row.told else {}
+        given = {**row.drained, **known, **parameters, "rows": rows}
     expected = row.expect(relation, spec, Budget(memory_bytes), stream, **given)
     return Forecast(name, expected, expected.rate(costs))
+
+
+def own_parameters(name: str, stream: StreamShape | None, costs: UnitCosts | None) -> dict[str, Any]:
+    """What a join in process is told, so that it chooses its sizes for this stream and this disk."""
+    row = algorithm(name)
+    known: dict[str, Any] = {"costs": costs} if costs is not None and "costs" in row.told else {}
+    if stream is not None and "zipf_exponent" in signature(row.join).parameters:
+        # where the first pages do not hold the hottest rows, pinned pages are worth no more than others
+        known["zipf_exponent"] = stream.popularity.estimated_exponent() if stream.order == "sorted" else 0.0
+    return known
 
 
 def make_best_join(
@@ -105,9 +118,8 @@ def make_best_join(
     if strategy == "auto":
         stream = stream or StreamShape.zipf(0.0, relation.rows)
         strategy = choose(relation, spec, budget.free_bytes, stream, costs_of=costs_of).strategy
-    if costs_of is not None and "costs" in algorithm(strategy).told:
-        parameters = {"costs": costs_of(strategy), **parameters}
-    return make_join(strategy, relation, spec, budget, **parameters)
+    known = own_parameters(strategy, stream, costs_of(strategy) if costs_of is not None else None)
+    return make_join(strategy, relation, spec, budget, **{**known, **parameters})
 
 
 def _candidates(host: HostName, strategies: Iterable[str] | None) -> list[Algorithm]:
