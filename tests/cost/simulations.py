@@ -7,10 +7,11 @@ from typing import Any
 
 from millrace.bench.joins.clock import DeviceClock
 from millrace.bench.joins.run import JoinRun, Limits
-from millrace.catalog import algorithm, make_join
+from millrace.catalog import make_join
 from millrace.core.budget import Budget
 from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.protocols import JoinSpec
+from millrace.core.step import StepCounts
 from millrace.core.unitcosts import UnitCosts
 from millrace.cost.expected import StreamShape
 from millrace.cost.iteration import IterationCost
@@ -18,17 +19,29 @@ from millrace.cost.pages import Order
 from millrace.relations.generated import KEY, SURROGATE_KEY, GeneratedRelation
 from millrace.relations.simulated import SimulatedRelation
 from millrace.streams import SteadyArrivals, Workload, ZipfKeys
-from millrace.tuning.choose import Forecast, forecast
+from millrace.tuning.choose import Forecast, forecast, own_parameters
 
 ROW_BYTES = 120
 STREAM = Workload(ZipfKeys(domain=10), SteadyArrivals(1), key_name=KEY).schema
 SPEC = JoinSpec(STREAM, ((KEY, KEY),), "inner", (), (SURROGATE_KEY,))
 
 
-def costs_of_device(name: str) -> UnitCosts:
-    """What joins are told of a device. A virtual device charges nothing for a step."""
+def costs_of_device(name: str, step: float = 0.0) -> UnitCosts:
+    """What joins are told of a device."""
     model = device(name)
-    return UnitCosts(seek=model.seek, read_byte=1 / model.read_rate)
+    return UnitCosts(seek=model.seek, read_byte=1 / model.read_rate, step=step)
+
+
+class StepClock(DeviceClock):
+    """The clock of a virtual device on which a step has a price of its own."""
+
+    def __init__(self, relation: SimulatedRelation, step: float) -> None:
+        super().__init__(relation, UnitCosts())
+        self._step = step
+
+    def charge(self, counts: StepCounts) -> None:
+        super().charge(counts)
+        self._relation.work(self._step)
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,7 @@ class Scene:
     order: Order = "scattered"
     page_bytes: int = 16 << 10
     device: str = "hdd2008"
+    step_seconds: float = 0.0
 
     @property
     def relation(self) -> GeneratedRelation:
@@ -53,7 +67,7 @@ class Scene:
 
     @property
     def costs(self) -> UnitCosts:
-        return costs_of_device(self.device)
+        return costs_of_device(self.device, self.step_seconds)
 
     def forecast(self, name: str, **parameters: Any) -> Forecast:
         return forecast(name, self.relation, SPEC, self.memory_bytes, self.stream, costs_of=lambda _: self.costs, **parameters)
@@ -62,10 +76,10 @@ class Scene:
         """Run the join into its stride, and then for so many windows of tuples."""
         disk = VirtualDevice(device(self.device), VirtualClock())
         relation = SimulatedRelation(self.relation, disk)
-        given = {"costs": self.costs, **parameters} if "costs" in algorithm(name).told else parameters
+        given = {**own_parameters(name, self.stream, self.costs), **parameters}
         join: Any = make_join(name, relation, SPEC, Budget(self.memory_bytes), **given)
         keys = ZipfKeys(self.rows, self.zipf, scatter=self.order == "scattered", seed=1)
-        run = JoinRun(join, Workload(keys, SteadyArrivals(1), key_name=KEY, seed=1), DeviceClock(relation, UnitCosts()))
+        run = JoinRun(join, Workload(keys, SteadyArrivals(1), key_name=KEY, seed=1), StepClock(relation, self.step_seconds))
         limits = Limits(max(tuples, int(windows * join.capacity)))
         run.warm_up(limits)
         found = run.saturate(limits)

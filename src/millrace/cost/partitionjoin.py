@@ -33,13 +33,17 @@ def served(h: float, places: Places, age_limit: float) -> float:
         w = max(1.0, x)
         for _ in range(20):
             between = np.maximum(1.0, np.minimum(x / places.each, 1.0 / places.each + age_limit * w))
-            w = 1.0 / float(np.sum(places.count / between))
+            before, w = w, 1.0 / float(np.sum(places.count / between))
+            if abs(w - before) < 1e-6 * w:
+                break
         return w, float(np.sum(places.count * places.each * between)) / 2 + w / 2
 
     low, high = 1.0, max(2.0, h)
     for _ in range(50):
         middle = (low + high) / 2
         low, high = (middle, high) if found(middle)[1] < h else (low, middle)
+        if high - low < 1e-6 * high:
+            break
     return max(1.0, min(found(high)[0], h))
 
 
