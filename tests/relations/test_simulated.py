@@ -54,8 +54,8 @@ def milliseconds(relation: SimulatedRelation) -> float:
         ("meshjoin", {"buffer_pages": 2, "tuples_per_step": 3}, [10, 12]),
         ("rmeshjoin", {"buffer_pages": 3}, [11, 12]),
         # page 2 costs 1 ms to cross and 8 ms to jump over
-        ("sweepjoin", {"costs": OF_THE_DISK}, [12]),
-        ("sweepjoin", {"costs": FREE}, [19]),
+        ("sweepjoin", {"buffer_pages": 4, "costs": OF_THE_DISK}, [12]),
+        ("sweepjoin", {"buffer_pages": 4, "costs": FREE}, [19]),
     ],
 )
 def test_steps_take_what_their_reads_take(name: str, parameters: dict[str, Any], taken: list[float]) -> None:

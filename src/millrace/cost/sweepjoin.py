@@ -12,7 +12,7 @@
 The window is full whenever pages are read. A tuple waits for half a sweep on average, so a sweep takes 2 h tuples. What is
 served with one buffer full of pages leaves at once, and its slots stay empty until then: hence the B_k^2. Where more tuples
 wait for a page than a step compares, tuples that come meanwhile are served as well: such pages count in the second sum, and
-their buffer does not in the first.
+their buffer does not in the first. A page is served for eight windows of tuples at most before the head moves on.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from millrace.core.arrays import FloatArray, Int64Array
 from millrace.core.unitcosts import UnitCosts
 from millrace.cost.iteration import IterationCost
 from millrace.cost.pages import PageDemand, Places
+
+_LEAST_PART = 0.02  # of the tuples of a sweep that the window has to hold: with one page, tuples could be served without an end
 
 
 def sweep_tuples(h: float, places: Places) -> float:
@@ -71,7 +73,7 @@ def iteration(
     for _ in range(4):
         at_once = (buffers.count * buffers.each**2)[buffers.each * T <= limit].sum()
         by_turns = (places.count * places.each**2)[places.each * T > limit].sum()
-        T = max(1.0, 2.0 * h / (1.0 + float(at_once - by_turns)))
+        T = max(1.0, 2.0 * h / max(_LEAST_PART, 1.0 + float(at_once - by_turns)))
     wanted, pages, seeks = reads_of(demand, places.distinct(T) / places.total, T, gap_pages)
     batches = max(1.0, pages / b)
     seeks = min(seeks + batches * (1.0 - wanted / places.total), pages)
