@@ -47,6 +47,10 @@ def test_scattered_pages_are_always_the_same() -> None:
     assert demand(1.0).by_page.tolist() == PageDemand(Popularity.zipf(1.0, 10_000), 10_000, 100).by_page.tolist()
 
 
+def test_a_stream_may_have_more_keys_than_the_table_has_rows() -> None:
+    assert float(PageDemand(Popularity.zipf(1.0, 5_000), 1_000, 20).by_page.sum()) == pytest.approx(1.0)
+
+
 def test_keys_wanted_alike_make_pages_wanted_alike() -> None:
     for order in ORDERS:
         assert demand(0.0, order=order).by_page == pytest.approx(np.full(100, 0.01))

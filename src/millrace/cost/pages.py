@@ -154,7 +154,7 @@ def _by_page(popularity: Popularity, rows: int, pages: int, order: Order) -> Flo
     each, count = popularity.each, popularity.count
     placed = np.flatnonzero((np.cumsum(count) <= _MOST_PLACED) & (len(each) > 1))
     shares = np.repeat(each[placed], count[placed])
-    per_page = max(1, -(-rows // pages))
+    per_page = max(1, -(-max(rows, popularity.keys) // pages))
     apart = popularity.keys <= 2 * _MOST_PLACED  # no two keys on one row: this matters for small tables
     places = _random_places(pages, per_page, apart)[: len(shares)]
     rest = max(0.0, 1.0 - float(shares.sum()))
