@@ -197,6 +197,19 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 )
 
 
+# Spark's own join, which has no loop that a host could run: a strategy on Spark, and no row above.
+BROADCAST = "broadcast"
+
+
+def spark_strategies() -> tuple[str, ...]:
+    """What `strategy=` may name on Spark, beside auto.
+
+    >>> spark_strategies()[0], spark_strategies()[-1]
+    ('inlj', 'broadcast')
+    """
+    return (*(row.name for row in ALGORITHMS if "spark" in row.hosts), BROADCAST)
+
+
 def algorithm(name: str) -> Algorithm:
     """The row of this name.
 
@@ -206,6 +219,8 @@ def algorithm(name: str) -> Algorithm:
     for row in ALGORITHMS:
         if row.name == name:
             return row
+    if name == BROADCAST:
+        raise StrategyError(f"strategy 'broadcast' is Spark's own join, for enrich; here choose one of {_names(ALGORITHMS)}")
     raise StrategyError(f"there is no strategy {name!r}; choose one of {_names(ALGORITHMS)}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
-from millrace.catalog import ALGORITHMS, algorithm
+from millrace.catalog import ALGORITHMS, BROADCAST, algorithm, spark_strategies
 from millrace.core.budget import parse_bytes
 from millrace.core.conditions import Condition, Pairs, key_pairs
 from millrace.core.errors import ParameterError, SchemaError, StrategyError
@@ -192,7 +192,7 @@ def checked_hot_keys(wanted: Any) -> int:
 
 
 def check_choices(strategy: Any, read: Any, ordered: Any) -> None:
-    if strategy != "auto" and strategy not in (names := [row.name for row in ALGORITHMS if "spark" in row.hosts]):
+    if strategy != "auto" and strategy not in (names := spark_strategies()):
         known = any(row.name == strategy for row in ALGORITHMS)
         wrong = f"strategy {strategy!r} does not run on Spark" if known else f"there is no strategy {strategy!r}"
         raise StrategyError(f"{wrong}; choose one of auto, {', '.join(names)}")
@@ -207,7 +207,7 @@ def checked_front(strategy: str, cache_share: Any, threshold: Any) -> dict[str, 
     check_share(cache_share)
     check_threshold(threshold)
     said = {name: value for name, value in (("cache_share", cache_share), ("threshold", threshold)) if value != "auto"}
-    if said and (strategy == "auto" or not algorithm(strategy).cached):
+    if said and (strategy in ("auto", BROADCAST) or not algorithm(strategy).cached):
         cached = [row.name for row in ALGORITHMS if row.cached]
         near = [name for name in cached if name.endswith(strategy)]
         use = ", ".join(near or cached)

@@ -1,6 +1,8 @@
 """The join for a table of an `enrich` call with `strategy="auto"`: all that can serve are planned, and the fastest is taken.
 
-Fastest means: the least seconds for the rows of a task. What Spark takes beside the join is the same for all.
+Fastest means: the least seconds for the rows of a task. What Spark takes beside the join is the same for all but a broadcast,
+which is compared by whole micro-batches. A broadcast makes small micro-batches slower, so it is taken only where somebody says
+how many rows arrive.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from millrace.core.unitcosts import UnitCosts
 from millrace.cost.pages import Order
 from millrace.joins.reading import has_index
 from millrace.relations.stored import StoredRelation
-from millrace.spark.forecast import USUAL_ROWS, JoinForecast, Tasks
+from millrace.spark.forecast import USUAL_ROWS, BatchForecast, JoinForecast, Tasks
 from millrace.spark.plan import Asked, JoinPlan
 from millrace.spark.registry import unit_costs
 from millrace.spark.workers import local_context
 from millrace.tuning.skew import Skew
 
 CLEARLY = 0.95  # of the time of the table's usual join: what another join must promise to be taken instead
+_FASTER = 0.8  # of the time of a micro-batch: what broadcasts must promise to be taken
 _BURST = 8  # times as many rows as usual in one micro-batch
 _FEW_CORES = 2  # where Spark does not say
 
@@ -100,6 +103,17 @@ def ranked(
 def _seconds(forecast: JoinForecast, rows: float) -> float:
     """For so many rows: in micro-batches of that size and in bursts, as much of each."""
     return forecast.in_task(rows).seconds + forecast.in_task(_BURST * rows).seconds / _BURST
+
+
+def clearly_faster(these: Sequence[Ranked], those: Sequence[Ranked], hints: Hints) -> bool:
+    """Whether a call with the joins chosen first takes clearly less time than with those chosen second."""
+
+    def seconds(chosen: Sequence[Ranked]) -> float:
+        joins = tuple(one.chosen for one in chosen)
+        rows = hints.rows_of_task * hints.tasks.count
+        return BatchForecast(joins, hints.tasks, joins[0].calibration).seconds(rows)
+
+    return seconds(these) < _FASTER * seconds(those)
 
 
 def forecast_of(plan: JoinPlan, relation: Relation, hints: Hints) -> JoinForecast:

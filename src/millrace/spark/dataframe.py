@@ -1,6 +1,7 @@
 """A plan as a DataFrame: what travels to the workers, what comes back, and which columns it becomes.
 
 by key   keys and the time of the batch --> workers --> matches beside the rows, which never leave the JVM
+sent     rows --> Spark's own join with the whole table
 by row   whole rows --> workers --> joined rows
 """
 
@@ -15,6 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructField, StructType
 
+from millrace.spark.batch_time import batch_time, zero
+from millrace.spark.broadcast import broadcast_joined, sent_columns
+from millrace.spark.broadcast_counts import check_counted
 from millrace.spark.countscolumn import fields_beside_rows, observed
 from millrace.spark.plan import Asked, JoinPlan, Plan
 from millrace.spark.references import Renumbered
@@ -27,13 +31,39 @@ def joined_frame(stream: DataFrame, plan: Plan, observation: Observation | None)
     """The stream, joined as the plan says."""
     if plan.partitions is not None:
         stream = spread_rows(stream, plan.joins[0].asked.on, plan.partitions)
-    rows = _by_key(stream, plan.by_key, observation) if plan.by_key else stream
+    rows = _beside(stream, plan, observation) if plan.by_key or plan.broadcast else stream
     return _by_row(rows, stream, plan, observation) if plan.by_row else rows
 
 
-def _by_key(stream: DataFrame, joins: Sequence[JoinPlan], observation: Observation | None) -> DataFrame:
+def _beside(stream: DataFrame, plan: Plan, observation: Observation | None) -> DataFrame:
+    """The columns of the stream, then those of all tables but the ones that whole rows travel for, in the order of the call."""
+    joins = [join for join in plan.joins if join.asked.shape != "rows"]
+    added = [name for join in joins for _, name in join.asked.columns]
+    free = (name for name in free_names([*stream.columns, *added], 2 + sum(1 + len(sent_columns(j.asked)) for j in joins)))
+    rows, hidden, by_key = stream, list[str](), list[list[Column]]()
+    if plan.by_key:
+        hidden += itertools.islice(free, 2 + len(plan.by_key))
+        rows, by_key = _by_key(stream, plan.by_key, observation, hidden)
+    sent = list[list[Column]]()
+    for join in plan.broadcast:
+        if observation is not None:
+            check_counted(join)
+        names = list(itertools.islice(free, len(sent_columns(join.asked))))
+        rows = broadcast_joined(rows, stream, join, names, observation)
+        hidden += names
+        sent.append(_added(join.asked, names, sent_columns(join.asked)))
+    found = {True: iter(sent), False: iter(by_key)}
+    theirs = [column for join in joins for column in next(found[join.access == "broadcast"])]
+    if _unambiguous(stream):
+        return rows.select(*[named_column(stream, name) for name in stream.columns], *theirs)
+    return rows.select("*", *theirs).drop(*hidden)
+
+
+def _by_key(
+    stream: DataFrame, joins: Sequence[JoinPlan], observation: Observation | None, names: Sequence[str]
+) -> tuple[DataFrame, list[list[Column]]]:
     """Keys go to the workers; structs come back, or plain values if there is only one. The stream's own columns stay in the
-    JVM.
+    JVM. Returns the rows, with columns of these names beside them, and the columns that each table adds.
 
     The place of the time is computed in a projection of its own, which the optimizer can't merge into the call. Without this
     projection a columnar source feeds the call directly. Spark 4.3 then turns every row into columns once more, only to read
@@ -42,25 +72,22 @@ def _by_key(stream: DataFrame, joins: Sequence[JoinPlan], observation: Observati
     kinds = [_returned(join) for join in joins]
     fields = list(itertools.chain(*kinds))
     starts = [0, *itertools.accumulate(len(some) for some in kinds)]
-    added = [name for join in joins for _, name in join.asked.columns]
-    beside, zero, *matches = free_names([*stream.columns, *added], 2 + len(joins))
+    beside, place, *matches = names
     if len(fields) == 1:
         found, places = _called(joins, fields[0]), [beside]
     else:
         found = _called(joins, StructType([StructField(f"c{i}", kind) for i, kind in enumerate(fields)]))
         places = [f"{beside}.c{i}" for i in range(len(fields))]
     keys = [named_column(stream, mine) for join in joins for mine in join.asked.key_columns]
-    joined = stream.withColumn(zero, _zero()).withColumn(beside, found(*keys, _batch_time(F.col(zero))))
+    joined = stream.withColumn(place, zero()).withColumn(beside, found(*keys, batch_time(F.col(place))))
     for join, end in zip(joins, starts[1:], strict=True):
         if join.counters is None:
             joined = observed(joined, observation or join.asked.label, places[end - 1])
-    theirs: list[Column] = []
+    theirs: list[list[Column]] = []
     for join, match, start in zip(joins, matches, starts, strict=False):
         joined, columns = _matched(joined, join.asked, places[start:], match)
-        theirs += columns
-    mine = [named_column(stream, name) for name in stream.columns] if _unambiguous(stream) else [F.col("*")]
-    selected = joined.select(*mine, *theirs)
-    return selected if _unambiguous(stream) else selected.drop(beside, zero, *matches)
+        theirs.append(columns)
+    return joined, theirs
 
 
 def _returned(join: JoinPlan) -> list[DataType]:
@@ -91,9 +118,9 @@ def _matched(joined: DataFrame, asked: Asked, places: Sequence[str], match: str)
     return joined, _added(asked, places[int(asked.flagged) :])
 
 
-def _added(asked: Asked, places: Sequence[str]) -> list[Column]:
-    """The columns of the output, made of the columns that came back."""
-    where = dict(zip(asked.fetched, places, strict=False))
+def _added(asked: Asked, places: Sequence[str], columns: Sequence[str] | None = None) -> list[Column]:
+    """The columns of the output, made of what came back: at these places the fetched columns, or those that are named."""
+    where = dict(zip(columns or asked.fetched, places, strict=False))
     schema = asked.table.schema
     return [with_collation(F.col(where[column]), schema.field(column)).alias(name) for column, name in asked.columns]
 
@@ -115,7 +142,7 @@ def _by_row(rows: DataFrame, stream: DataFrame, plan: Plan, observation: Observa
         fields += fields_beside_rows(len(watched))
     inside = [StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(fields)]
     again = Renumbered(rows)
-    plain = again.frame.select("*", _batch_time(_zero())).toDF(*[f"s{i}" for i in range(len(carried) + 1)])
+    plain = again.frame.select("*", batch_time(zero())).toDF(*[f"s{i}" for i in range(len(carried) + 1)])
     joined = plain.mapInArrow(RowsPass(plan.by_row).rows_in, StructType(inside))  # it takes no odd or repeated names
     for join, field in zip(watched, inside[len(inside) - len(watched) :], strict=True):
         joined = observed(joined, observation or join.asked.label, field.name)
@@ -130,23 +157,6 @@ def _by_row(rows: DataFrame, stream: DataFrame, plan: Plan, observation: Observa
         else:
             columns += itertools.islice(mine, len(join.asked.columns))
     return joined.select(*columns)
-
-
-def _zero() -> Column:
-    """The number 0, as an expression that Spark can't compute before a task runs."""
-    return F.spark_partition_id().bitwiseAND(0)
-
-
-def _batch_time(place: Column) -> Column:
-    """The time of the micro-batch; `place` is `_zero()` or a column of it.
-
-    Spark writes a plain timestamp into the code that it generates. It then has to compile and warm up this code in every
-    micro-batch, which takes longer than the join of a small micro-batch. The function of a `zip_with` is interpreted, so its
-    timestamp stays out of the code. Of all interpreted functions, `zip_with` costs least for each row. The place in the array
-    is not known beforehand, so Spark can't fold the time into a constant.
-    """
-    one = F.array(F.lit(0))
-    return F.zip_with(one, one, lambda _, __: F.current_timestamp())[place]
 
 
 def _unambiguous(frame: DataFrame) -> bool:

@@ -189,10 +189,19 @@ class Explanation:
             other = ranking.runner_up
             if other is None:
                 continue
-            mine, theirs = (one.in_task(ranking.rows).seconds for one in (ranking.chosen, other))
+            sent = ranking.chosen.plan.sent is not None  # what Spark takes beside the join is another then
+            mine, theirs = (self._seconds(one, ranking.rows, whole=sent) for one in (ranking.chosen, other))
             of_table = f" for {ranking.chosen.plan.asked.table.name}" if len(self._rankings) > 1 else ""
-            found.append(f"{other.plan.asked.strategy}{of_table}: {theirs / max(mine, 1e-12):.2f}x the time of the join")
+            what = "a micro-batch" if sent else "the join"
+            found.append(f"{other.plan.asked.strategy}{of_table}: {theirs / max(mine, 1e-12):.2f}x the time of {what}")
         return found
+
+    def _seconds(self, join: JoinForecast, rows: float, *, whole: bool) -> float:
+        """Of so many rows in each task: the join alone, or a whole micro-batch with this one table."""
+        tasks = self._forecast.tasks
+        return (
+            BatchForecast((join,), tasks, join.calibration).seconds(rows * tasks.count) if whole else join.in_task(rows).seconds
+        )
 
     @cached_property
     def changes(self) -> list[str]:

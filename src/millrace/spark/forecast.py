@@ -1,8 +1,9 @@
 """What a plan is expected to take: a micro-batch of so many rows, in seconds, pages and bytes. Runs nothing.
 
-micro-batch = batch + waves x (task + rows of a task x (row + joins))
+micro-batch = batch + tables + waves x (task + rows of a task x (row + joins))
 
 batch, task, row    Spark's own part, from calibration: `core.calibration.SparkCosts`
+tables              that are read and sent to the executors: `cost.broadcast`
 joins               of a task: groups of rows, each joined to its end, by the equations in `cost`
 waves               tasks that a core runs one after the other
 """
@@ -17,6 +18,7 @@ from functools import cached_property
 from millrace.core.calibration import Calibration
 from millrace.core.protocols import Relation
 from millrace.core.unitcosts import UnitCosts
+from millrace.cost.broadcast import BroadcastCosts, probe_seconds
 from millrace.cost.expected import Expected, StreamShape
 from millrace.spark.plan import JoinPlan
 
@@ -68,12 +70,22 @@ class JoinForecast:
         """So many rows in one task."""
         if rows <= 0:
             return Taken()
+        if self.plan.sent is not None:
+            return Taken(probe_seconds(BroadcastCosts(), rows, self.found_bytes))
         if self.plan.access != "join":
             return self._looked_up(rows)
         most = rows if self.plan.asked.shape == "rows" and not self.plan.asked.in_order else float(self.plan.group.most)
         whole, rest = divmod(rows, most)
         taken = Taken().plus(self._joined(most), whole) if whole else Taken()
         return taken.plus(self._joined(rest)) if rest >= 1 else taken
+
+    def in_batch(self, cores: int) -> Taken:
+        """What a micro-batch takes once, however many rows it has."""
+        sent = self.plan.sent
+        if sent is None:
+            return Taken()
+        pages = 0.0 if self.relation.resident else float(self.relation.pages)
+        return Taken(sent.seconds(BroadcastCosts(), cores), pages, pages * self.relation.page_bytes)
 
     def _looked_up(self, rows: float) -> Taken:
         costs = self.calibration.look_up
@@ -118,6 +130,8 @@ class JoinForecast:
     def memory_split(self) -> Mapping[str, int]:
         """Where the memory of the join goes."""
         memory = self.plan.memory
+        if self.plan.sent is not None:
+            return {"the table, in the driver and in each executor": self.plan.sent.bytes}
         beside = {"rows being put in order": memory.ordering_bytes} if memory.ordering_bytes else {}
         if self.plan.access != "join":
             return {"rows that are looked up": memory.ordering_bytes}
@@ -135,19 +149,22 @@ class BatchForecast:
     def seconds(self, rows: float) -> float:
         """Seconds for a micro-batch of so many rows, with Spark's part."""
         spark, each = self.calibration.spark, rows / self.tasks.count
+        tables = sum(join.in_batch(self.tasks.cores).seconds for join in self.joins)
         task = spark.task + each * self._row_seconds() + sum(join.in_task(each).seconds for join in self.joins)
-        return spark.batch + self.tasks.waves * task
+        return spark.batch + tables + self.tasks.waves * task
 
     def _row_seconds(self) -> float:
         """Spark's part of a row. Keys of all tables travel together, and so do whole rows."""
         spark = self.calibration.spark
-        shapes = {join.plan.asked.shape == "rows" for join in self.joins}
-        found = sum(join.found_bytes for join in self.joins)
+        joins = [join for join in self.joins if join.plan.sent is None]  # rows of the others stay in the JVM
+        shapes = {join.plan.asked.shape == "rows" for join in joins}
+        found = sum(join.found_bytes for join in joins)
         return spark.row * (False in shapes) + spark.whole_row * (True in shapes) + found * spark.found_byte
 
     def pages(self, rows: float) -> float:
         """Pages read for a micro-batch of so many rows."""
-        return self.tasks.count * sum(join.in_task(rows / self.tasks.count).pages for join in self.joins)
+        tables = sum(join.in_batch(self.tasks.cores).pages for join in self.joins)
+        return tables + self.tasks.count * sum(join.in_task(rows / self.tasks.count).pages for join in self.joins)
 
     def rate(self, rows: float) -> float:
         """Rows a second, in micro-batches of so many rows."""

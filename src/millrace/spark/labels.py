@@ -16,6 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 PREFIX = "millrace:"
+_ENTERING = "+"
 _LABEL = re.compile(rf"{PREFIX}(?P<name>.*)#(?P<number>\d+)(?P<batch>@?)", re.DOTALL)
 _numbers = itertools.count(1)
 _observed: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # names of calls that are counted so
@@ -23,6 +24,20 @@ _observed: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # names of calls t
 
 def new_label(name: str, *, streaming: bool) -> str:
     return f"{PREFIX}{name}#{next(_numbers)}{'' if streaming else '@'}"
+
+
+def entering(label: str) -> str:
+    """The name of counts that are taken before a join, where those behind the join have the label."""
+    return label + _ENTERING
+
+
+def label_of(counts: str) -> str:
+    """The label that counts of this name belong to.
+
+    >>> label_of(entering("millrace:orders#7")), label_of("millrace:orders#7@")
+    ('millrace:orders#7', 'millrace:orders#7@')
+    """
+    return counts.removesuffix(_ENTERING)
 
 
 def plain_name(label: str) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 from millrace.core.instant_lookup import SCRATCH_BYTES
 
 Shape = Literal["flag", "row", "array", "rows"]
-Access = Literal["join", "key look-up", "range look-up"]
+Access = Literal["join", "key look-up", "range look-up", "broadcast"]
 
 COPIES = 2.5  # what a row of the output takes while it is put in stream order: both orders, and a slice under way
 SPARE_TEXT = 2  # room for texts is made before they are known

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.catalog import algorithm, check_memory, make_join
+from millrace.catalog import BROADCAST, algorithm, check_memory, make_join
 from millrace.core.budget import Budget, format_bytes
 from millrace.core.conditions import Between, Condition, Pairs, equal_keys
 from millrace.core.errors import BudgetError, SchemaError, TableError, TableVersionError
@@ -23,6 +23,7 @@ from millrace.core.instant_lookup import InstantLookup
 from millrace.core.protocols import How, JoinSpec, Relation, SemiStreamJoin
 from millrace.core.unitcosts import UnitCosts
 from millrace.core.wording import counted
+from millrace.cost.broadcast import SentTable
 from millrace.cost.expected import Expected, StreamShape
 from millrace.joins.emit import mean_row_bytes
 from millrace.relations.files import ReadMode
@@ -114,7 +115,10 @@ class Asked:
         return RowSizes(row_bytes(self.spec.stream_schema), found, matches)
 
     def access(self, relation: Relation) -> Access:
-        """A look-up, if pages lie in memory and one row of the table answers a key; otherwise a join."""
+        """A look-up, if pages lie in memory and one row of the table answers a key; otherwise a join. A broadcast, if that was
+        named: then Spark joins."""
+        if self.strategy == BROADCAST:
+            return "broadcast"
         if self.shape == "rows" or not isinstance(relation, StoredRelation):
             return "join"
         if isinstance(self.spec.condition, Between):
@@ -136,6 +140,7 @@ class JoinPlan:
     group: GroupRows
     counters: TaskCounters | None = None  # where the counts of a task go; None: into the rows themselves
     costs: UnitCosts | None = None  # that the join chooses its sizes by; None: each worker finds them out
+    sent: SentTable | None = None  # what is sent to the executors; only of a broadcast
 
     @staticmethod
     def of(asked: Asked, relation: Relation, counters: TaskCounters | None = None, costs: UnitCosts | None = None) -> JoinPlan:
@@ -150,6 +155,8 @@ class JoinPlan:
         """This plan, if the machine of a task can follow it; otherwise a new plan for the machine."""
         self._check(relation)
         same_read = getattr(relation, "mode", None) == self.read
+        if self.access == "broadcast":
+            return self  # in whichever way the rows are read
         if same_read and (self.access == "join" or self.asked.access(relation) == self.access):
             return self
         return JoinPlan.of(self.asked, relation, self.counters)
@@ -215,6 +222,8 @@ class JoinPlan:
             if asked.shape != "rows":
                 self._check_ranges(relation, asked.spec.condition)
             return
+        if self.access == "broadcast":
+            return
         most = {"row": 1, "array": MAX_ARRAY_ROWS}.get(asked.shape)
         version = getattr(relation, "version", None)
         if most is not None and version is not None and version.longest_run > most:
@@ -236,11 +245,12 @@ class JoinPlan:
         asked, memory = self.asked, self.memory
         by = asked.condition if asked.condition is not None else equal_keys(asked.on)
         columns = ", ".join(name if name == column else f"{column} as {name}" for column, name in asked.columns) or "none"
+        told = [f"{asked.table.name} ({asked.table.path})", f"  join     {asked.how}, on {by}", f"  columns  {columns}"]
+        if self.sent is not None:
+            return "\n".join([*told, *self._sent(self.sent)])
         doing = f"strategy {asked.strategy}" if self.access == "join" else f"a {self.access}, at once"
         return "\n".join([
-            f"{asked.table.name} ({asked.table.path})",
-            f"  join     {asked.how}, on {by}",
-            f"  columns  {columns}",
+            *told,
             f"  by       {doing}; {_READS[self.read]}",
             f"  travels  {_TRAVELS[asked.shape]}{', in the order of the stream' if asked.in_order else ''}",
             *self._front(),
@@ -248,6 +258,16 @@ class JoinPlan:
             f"  rows     {self._group()}",
             *([f"  counts   the {counted(asked.hot_keys, 'most frequent key')} of each task"] if asked.hot_keys else []),
         ])  # fmt: skip
+
+    def _sent(self, sent: SentTable) -> list[str]:
+        """What Spark does."""
+        size, most = format_bytes(sent.bytes), format_bytes(sent.limit_bytes)
+        return [
+            f"  by       strategy broadcast, Spark's own join: the table is sent to every executor; {_READS[self.read]}",
+            "  travels  nothing of the stream goes to Python; the table is read in every micro-batch",
+            f"  memory   about {size}, once in the driver and in each executor; {most} at most",
+            f"  rows     {counted(sent.rows, 'row')} of the table, read by {counted(sent.parts, 'task')}",
+        ]
 
     def _front(self) -> list[str]:
         """What the front stage of a cached join does."""
@@ -285,7 +305,12 @@ class Plan:
     @property
     def by_key(self) -> tuple[JoinPlan, ...]:
         """Joins for which only keys travel. They run first, all in one trip to Python."""
-        return tuple(join for join in self.joins if join.asked.shape != "rows")
+        return tuple(join for join in self.joins if join.asked.shape != "rows" and join.access != "broadcast")
+
+    @property
+    def broadcast(self) -> tuple[JoinPlan, ...]:
+        """Joins that are Spark's own. They run behind the joins by key."""
+        return tuple(join for join in self.joins if join.access == "broadcast")
 
     @property
     def by_row(self) -> tuple[JoinPlan, ...]:

@@ -6,7 +6,7 @@ small, damage to an index.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,17 +17,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField
 
-from millrace.catalog import algorithm, check_condition
+from millrace.catalog import BROADCAST, algorithm, check_condition
 from millrace.core.budget import format_bytes
 from millrace.core.conditions import Between, Condition, Expr, Pairs
-from millrace.core.errors import BudgetError, ParameterError, SchemaError
+from millrace.core.errors import BudgetError, ParameterError, SchemaError, StrategyError
 from millrace.core.keys import KeyCodec
 from millrace.core.least_memory import fits, least_memory
 from millrace.core.protocols import How, JoinSpec, Relation
 from millrace.joins.matching.matcher import try_matcher
 from millrace.relations.folder import now_us
 from millrace.spark.arguments import check_name, checked_hot_keys, checked_how, checked_on, chosen_columns, in_key_order
-from millrace.spark.choosing import Hints, Ranked, candidates, costs_of_plan, ranked
+from millrace.spark.broadcast_size import Room, broadcast_plan, is_small
+from millrace.spark.choosing import Hints, Ranked, candidates, clearly_faster, costs_of_plan, forecast_of, ranked
 from millrace.spark.labels import new_label
 from millrace.spark.lookups import Lookup, check_table
 from millrace.spark.master import MasterTable
@@ -54,17 +55,41 @@ def make_plan(
         with _named(number, len(lookups)):
             one = _asked(stream, lookup, part, len(lookups), strategy, read, ordered)
             asked.append(replace(one, front=tuple((front or {}).items())))
+    room = partial(Room.of, stream.sparkSession, len(lookups))
+    found = _all_ranked(asked, hints, room, free=strategy == "auto")
+    if strategy == "auto" and hints.arrivals_per_second:
+        found = _with_broadcasts(asked, found, hints, room())
+    return Plan(tuple(one.chosen.plan for one in found), partitions), found
+
+
+def _all_ranked(asked: Sequence[Asked], hints: Hints, room: Callable[[], Room], *, free: bool) -> tuple[Ranked, ...]:
+    """All tables of a call. `free`: the call leaves the joins free."""
     rankings: dict[int, Ranked] = {}
     added: list[pa.DataType] = []  # columns that lie behind those of the stream by then
     for place in sorted(range(len(asked)), key=lambda place: asked[place].shape == "rows"):  # in the order in which they run
         one = asked[place]
-        with _named(place + 1, len(lookups)):
+        with _named(place + 1, len(asked)):
             if one.shape == "rows":
                 one = replace(one, spec=_behind(one.spec, added))
-            rankings[place] = _ranked(one, hints, free=strategy == "auto" and one.condition is None)
+            rankings[place] = _ranked(one, hints, room, free=free and one.condition is None and one.strategy != BROADCAST)
         added += _added_types(one)
-    found = tuple(rankings[place] for place in range(len(asked)))
-    return Plan(tuple(one.chosen.plan for one in found), partitions), found
+    return tuple(rankings[place] for place in range(len(asked)))
+
+
+def _with_broadcasts(asked: Sequence[Asked], found: tuple[Ranked, ...], hints: Hints, room: Room) -> tuple[Ranked, ...]:
+    """The same call with broadcasts of all tables that are small enough, if this is clearly faster."""
+    small = [one.condition is None and not one.hot_keys and is_small(one, ranking.chosen.relation, room)
+             for one, ranking in zip(asked, found, strict=True)]  # fmt: skip
+    if not any(small):
+        return found
+    changed = [as_broadcast(one) if sent else one for one, sent in zip(asked, small, strict=True)]
+    other = _all_ranked(changed, hints, lambda: replace(room, sampled=False), free=True)
+    if not clearly_faster(other, found, hints):
+        return found
+    return tuple(
+        replace(new, forecasts=(new.chosen, *old.forecasts), refused=old.refused) if sent else new
+        for new, old, sent in zip(other, found, small, strict=True)
+    )
 
 
 @contextmanager
@@ -114,7 +139,10 @@ def _asked(stream: DataFrame, lookup: Lookup, memory_bytes: int, tables: int, st
     spec = _spec(stream, fields, pairs, condition, how, shape, tuple(dict.fromkeys(column for column, _ in columns)))
     label = new_label(lookup.name or table.name, streaming=stream.isStreaming)
     on = pairs if condition is None else ()
-    return Asked(table, on, how, columns, shape, name, ordered, spec, memory_bytes, tables, label, condition, hot_keys=hot_keys)
+    asked = Asked(
+        table, on, how, columns, shape, name, ordered, spec, memory_bytes, tables, label, condition, hot_keys=hot_keys
+    )
+    return as_broadcast(asked) if name == BROADCAST else asked
 
 
 def _planned_table(stream: DataFrame, lookup: Lookup, key: tuple[str, ...], read: str) -> PlannedTable:
@@ -123,8 +151,28 @@ def _planned_table(stream: DataFrame, lookup: Lookup, key: tuple[str, ...], read
     return lookup.table.planned(stream, read) if isinstance(lookup.table, MasterTable) else lookup.table.planned(stream, key)
 
 
+def as_broadcast(asked: Asked) -> Asked:
+    """The same look-up by Spark's own join: by key, however many rows a key has. No row of the stream goes to Python."""
+    if asked.hot_keys:
+        raise ParameterError(
+            "hot_keys counts keys on their way to Python, and with strategy 'broadcast' they stay in Spark: leave hot_keys "
+            "out, or choose another strategy"
+        )
+    schema = pa.schema([pa.field(f"k{i}", kind) for i, kind in enumerate(asked.key_types)])
+    found: How = "semi" if asked.how in ("semi", "anti") else "inner"
+    spec = JoinSpec(schema, tuple((f"k{i}", theirs) for i, (_, theirs) in enumerate(asked.on)), found, (), asked.fetched)
+    return replace(asked, strategy=BROADCAST, shape="flag" if found == "semi" else "row", spec=spec)
+
+
 def _strategy(wanted: str, table: PlannedTable, condition: Condition | None) -> str:
     """The name of the join. A condition scans the table: R-MESHJOIN needs one pass for a whole group."""
+    if wanted == BROADCAST:
+        if condition is not None:
+            raise StrategyError(
+                f"strategy 'broadcast' serves equal keys only, not {condition.kind!r}: leave strategy out, or name one that "
+                "scans the table, such as rmeshjoin"
+            )
+        return wanted
     row = algorithm((table.strategy if condition is None else "rmeshjoin") if wanted == "auto" else wanted)
     check_condition(row, "equality" if condition is None else condition.kind)
     return row.name
@@ -168,10 +216,13 @@ def _added_types(asked: Asked) -> list[pa.DataType]:
     return [arrow_type(name, from_arrow_type(schema.field(column).type)) for column, name in asked.columns]
 
 
-def _ranked(asked: Asked, hints: Hints, *, free: bool) -> Ranked:
+def _ranked(asked: Asked, hints: Hints, room: Callable[[], Room], *, free: bool) -> Ranked:
     """The plans of all joins that can serve this, if the call leaves the join free; otherwise of the join that was named.
     If the budget is too small, the error says how much is enough."""
     relation = asked.table.open(now_us(), asked.table_columns)
+    if asked.strategy == BROADCAST:
+        plan = broadcast_plan(asked, relation, room(), hints.tasks.cores)
+        return Ranked((forecast_of(plan, relation, hints),), (), hints.rows_of_task)
 
     def made(one: Asked, relation: Relation) -> JoinPlan:
         plan = JoinPlan.of(one, relation, costs=costs_of_plan(one.strategy, relation, one.table.path, hints))

@@ -20,7 +20,7 @@ from millrace.core.ledger import Ledger
 from millrace.core.step import StepCounts
 from millrace.core.wording import counted, format_seconds
 from millrace.spark.counters import collected
-from millrace.spark.labels import PREFIX, observation_name, shown_names
+from millrace.spark.labels import PREFIX, label_of, observation_name, shown_names
 
 _COUNTS = set(StepCounts().as_dict())
 
@@ -153,9 +153,13 @@ def sent_counts(source: Any) -> list[SentCounts]:
         )
     if "addBatch" not in (source.durationMs or {}):
         return []  # a query that waits tells of the batch to come, again and again
-    texts = {str(name): _stats(row.asDict()) for name, row in observed.items() if str(name).startswith(PREFIX)}
+    texts: dict[str, list[str]] = {}
+    for name, row in observed.items():
+        if str(name).startswith(PREFIX):
+            texts.setdefault(label_of(str(name)), []).extend(_stats(row.asDict()))
     sent, of_run = collected(str(source.runId), source.batchId)
-    texts.update(sent)
+    for label, more in sent.items():
+        texts.setdefault(label, []).extend(more)
     seconds, names = _seconds(source), shown_names(texts, of_run)
     return [SentCounts(name, source.batchId, texts[label], seconds) for label, name in names.items()]
 
