@@ -71,11 +71,18 @@ def _reference(stream: pa.Table, rows: pa.Table, keys: list[str], columns: list[
     return pa.concat_tables([part.cast(parts[1].schema) for part in parts])
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["long", "double", "string", "long for int", "double for float", "long+date+double", "timestamp", "binary",
-     "decimal(38,10) for decimal(10,2)", "decimal(12,4) for decimal(10,2)", "decimal without a common type"],
-)  # fmt: skip
+QUICK = (
+    "long",
+    "double",
+    "long+date+double",
+    "long for int",
+    "decimal(38,10) for decimal(10,2)",
+    "decimal without a common type",
+)
+MORE = ("string", "binary", "timestamp", "date", "boolean", "double for float", "decimal(12,4) for decimal(10,2)", "int+string")
+
+
+@pytest.mark.parametrize("name", [*QUICK, *[pytest.param(name, marks=pytest.mark.slow) for name in MORE]])
 def test_every_how_equals_the_reference(spark: SparkSession, warehouse: Path, name: str) -> None:
     kind = KINDS.get(name, WIDE_DECIMALS)
     rows, stream = table_rows(kind, unique=False), stream_rows(kind)
@@ -102,6 +109,14 @@ def test_columns_keep_names_and_order(spark: SparkSession, warehouse: Path) -> N
     twice = stream.select("id", "n", "n")  # names of the stream may repeat
     assert sorted(map(tuple, _sent(twice, table, "id", columns=["v"]).where("id = 4").collect())) == [(4, 4, 4, "v4")]
     assert _sent(stream, table, "id", columns=[]).count() == 10
+
+
+def test_a_decimal_key_that_is_put_out_keeps_its_type(spark: SparkSession, warehouse: Path) -> None:
+    table = built_table(warehouse, pa.table({"k": pa.array([Decimal("1.500"), Decimal("2.000")], pa.decimal128(38, 18))}), "k")
+    stream = frame(spark, pa.table({"k": pa.array([Decimal(2), Decimal(1), None], pa.decimal128(38, 0))}))
+    found = _sent(stream, table, "k", "left", columns={"k": "key"})
+    assert found.schema["key"].dataType.simpleString() == "decimal(38,18)"
+    assert {tuple(row) for row in found.collect()} == {(Decimal(2), Decimal("2.000")), (Decimal(1), None), (None, None)}
 
 
 def test_several_tables_are_sent_in_one_call(spark: SparkSession, warehouse: Path) -> None:
@@ -282,6 +297,8 @@ def test_auto_sends_small_tables_to_big_micro_batches(spark: SparkSession, wareh
     assert "broadcast" not in strategies()
     assert "broadcast" not in strategies(arrivals_per_second=1_000)
     assert "broadcast" not in strategies(arrivals_per_second=5e6, hot_keys=10)
+    batch = mr.explain(frame(spark, IDS), lookups[1:], arrivals_per_second=5e6)  # rows of which an Observation must count
+    assert "broadcast" not in batch.strategy
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     assert "broadcast" not in strategies(arrivals_per_second=5e6)
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "100k")

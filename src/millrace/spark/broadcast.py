@@ -14,16 +14,17 @@ and replays too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import DecimalType, StructField, StructType
+from pyspark.sql.types import DataType, DecimalType, StructField, StructType
 
 from millrace.core.budget import format_bytes
 from millrace.core.errors import TableVersionError
@@ -42,6 +43,11 @@ _READ_BYTES = 4 << 20  # of pages that are read at a time
 _HOWS: dict[How, str] = {"inner": "inner", "left": "left_outer", "semi": "left_semi", "anti": "left_anti"}
 
 
+class _Types(NamedTuple):
+    wanted: DataType
+    there: DataType
+
+
 # --- on the driver
 
 
@@ -57,23 +63,32 @@ def broadcast_joined(
     for each of `sent_columns`. A semi or an anti join adds none."""
     asked = join.asked
     sent = TablePass(join, tuple(names), reported=stream.isStreaming, one_row=observation is not None)
-    table = F.broadcast(_exact(stream, _sent_frame(stream.sparkSession, sent), asked, names))
+    cast = dict(_other_decimals(stream, asked, names))
+    table = F.broadcast(_exact(_sent_frame(stream.sparkSession, sent), cast))
     equal = [named_column(stream, mine) == F.col(name) for (mine, _), name in zip(asked.on, names, strict=False)]
     same = reduce(Column.__and__, equal)
     if observation is not None:
-        counted = rows.join(table, same, _HOWS["left"]).observe(observation, counts_of_one_row(stream, asked, names[0]))
-    elif not stream.isStreaming:
-        return rows.join(table, same, _HOWS[asked.how])  # nobody could read the counts
-    else:
-        kind = _HOWS["left" if asked.how == "inner" else asked.how]
+        joined = rows.join(table, same, _HOWS["left"]).observe(observation, counts_of_one_row(stream, asked, names[0]))
+    elif stream.isStreaming:
         entered = rows.observe(entering(asked.label), counts_before(stream, asked))
-        counted = entered.join(table, same, kind).observe(asked.label, counts_behind(asked, names[0]))
-        if asked.how != "inner":
-            return counted
+        kind = _HOWS["left" if asked.how == "inner" else asked.how]
+        joined = entered.join(table, same, kind).observe(asked.label, counts_behind(asked, names[0]))
+    else:
+        joined = rows.join(table, same, _HOWS[asked.how])  # nobody could read counts
+    if observation is not None or (stream.isStreaming and asked.how == "inner"):
+        joined = _as_asked(joined, asked, names)
+    if asked.how in ("inner", "left"):
+        for name, (_, kind_there) in cast.items():
+            joined = joined.withColumn(name, F.col(name).cast(kind_there))
+    return joined
+
+
+def _as_asked(joined: DataFrame, asked: Asked, names: Sequence[str]) -> DataFrame:
+    """The rows of a left join that `how` asks for."""
     if asked.how == "left":
-        return counted
-    counted = counted.where(F.col(names[0]).isNull() if asked.how == "anti" else F.col(names[0]).isNotNull())
-    return counted if asked.how == "inner" else counted.drop(*names)
+        return joined
+    kept = joined.where(F.col(names[0]).isNull() if asked.how == "anti" else F.col(names[0]).isNotNull())
+    return kept if asked.how == "inner" else kept.drop(*names)
 
 
 def _sent_frame(session: SparkSession, sent: TablePass) -> DataFrame:
@@ -86,14 +101,20 @@ def _sent_frame(session: SparkSession, sent: TablePass) -> DataFrame:
     return parts.mapInArrow(sent.parts_in, fields)
 
 
-def _exact(stream: DataFrame, table: DataFrame, asked: Asked, names: Sequence[str]) -> DataFrame:
+def _other_decimals(stream: DataFrame, asked: Asked, names: Sequence[str]) -> Iterator[tuple[str, _Types]]:
+    """Columns with a key that is a decimal of another type than the stream's: the stream's type, and the table's."""
+    for (mine, theirs), name in zip(asked.on, names, strict=False):
+        wanted, kind = column_field(stream, mine, "stream").dataType, from_arrow_type(asked.table.schema.field(theirs).type)
+        if isinstance(wanted, DecimalType) and wanted != kind:
+            yield name, _Types(wanted, kind)
+
+
+def _exact(table: DataFrame, decimals: Mapping[str, _Types]) -> DataFrame:
     """The table with decimal keys of the stream's type. Spark would look for a type that holds both sides, and where there is
     none it rounds. A key that the stream's type can't hold is equal to nothing."""
-    for (mine, _), name in zip(asked.on, names, strict=False):
-        wanted, kind = column_field(stream, mine, "stream").dataType, table.schema[name].dataType
-        if isinstance(wanted, DecimalType) and wanted != kind:
-            cast = F.col(name).try_cast(wanted)
-            table = table.withColumn(name, F.when(cast.try_cast(kind) == F.col(name), cast))
+    for name, (wanted, kind) in decimals.items():
+        cast = F.col(name).try_cast(wanted)
+        table = table.withColumn(name, F.when(cast.try_cast(kind) == F.col(name), cast))
     return table
 
 

@@ -50,7 +50,7 @@ def enrich(
     columns     table columns to add; a dict gives new names. Default: all, but a key of the same name only once. The columns
                 come after the columns of the stream, table by table in the order given
     memory      memory that one task may use, such as "256m", or a number of bytes; several tables share the memory
-    strategy    auto, or the name of a join: see `millrace.catalog`
+    strategy    auto, the name of a join (see `millrace.catalog`), or broadcast: Spark's own join, for small tables
     read        auto, mmap (pages used in place), direct (past the page cache) or buffered
     partitions  shuffle the stream into this many tasks first; useful when the source has too few partitions
     ordered     rows of a partition come in the order of the stream; with at most 16 table rows to a key they always do

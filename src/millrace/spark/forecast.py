@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
 
-from millrace.core.calibration import Calibration
+from millrace.core.calibration import Calibration, SparkCosts
 from millrace.core.protocols import Relation
 from millrace.core.unitcosts import UnitCosts
 from millrace.cost.broadcast import BroadcastCosts, probe_seconds
@@ -71,7 +71,7 @@ class JoinForecast:
         if rows <= 0:
             return Taken()
         if self.plan.sent is not None:
-            return Taken(probe_seconds(BroadcastCosts(), rows, self.found_bytes))
+            return Taken(probe_seconds(self._broadcast_costs, rows, self.found_bytes))
         if self.plan.access != "join":
             return self._looked_up(rows)
         most = rows if self.plan.asked.shape == "rows" and not self.plan.asked.in_order else float(self.plan.group.most)
@@ -85,7 +85,13 @@ class JoinForecast:
         if sent is None:
             return Taken()
         pages = 0.0 if self.relation.resident else float(self.relation.pages)
-        return Taken(sent.seconds(BroadcastCosts(), cores), pages, pages * self.relation.page_bytes)
+        return Taken(sent.seconds(self._broadcast_costs, cores), pages, pages * self.relation.page_bytes)
+
+    @property
+    def _broadcast_costs(self) -> BroadcastCosts:
+        """Measured beside the defaults of Spark's costs, and so as far from them as Spark's costs are."""
+        spark, usual = self.calibration.spark, SparkCosts()
+        return BroadcastCosts().scaled(spark.batch / usual.batch, spark.row / usual.row)
 
     def _looked_up(self, rows: float) -> Taken:
         costs = self.calibration.look_up

@@ -58,7 +58,7 @@ def make_plan(
     room = partial(Room.of, stream.sparkSession, len(lookups))
     found = _all_ranked(asked, hints, room, free=strategy == "auto")
     if strategy == "auto" and hints.arrivals_per_second:
-        found = _with_broadcasts(asked, found, hints, room())
+        found = _with_broadcasts(asked, found, hints, room(), streaming=stream.isStreaming)
     return Plan(tuple(one.chosen.plan for one in found), partitions), found
 
 
@@ -76,10 +76,17 @@ def _all_ranked(asked: Sequence[Asked], hints: Hints, room: Callable[[], Room], 
     return tuple(rankings[place] for place in range(len(asked)))
 
 
-def _with_broadcasts(asked: Sequence[Asked], found: tuple[Ranked, ...], hints: Hints, room: Room) -> tuple[Ranked, ...]:
-    """The same call with broadcasts of all tables that are small enough, if this is clearly faster."""
-    small = [one.condition is None and not one.hot_keys and is_small(one, ranking.chosen.relation, room)
-             for one, ranking in zip(asked, found, strict=True)]  # fmt: skip
+def _with_broadcasts(
+    asked: Sequence[Asked], found: tuple[Ranked, ...], hints: Hints, room: Room, *, streaming: bool
+) -> tuple[Ranked, ...]:
+    """The same call with broadcasts of all tables that are small enough, if this is clearly faster. All their rows can be
+    counted: an `Observation` of a batch DataFrame counts only where no key has several rows."""
+
+    def small_enough(one: Asked, relation: Relation) -> bool:
+        counted = streaming or one.table.unique
+        return one.condition is None and not one.hot_keys and counted and is_small(one, relation, room)
+
+    small = [small_enough(one, ranking.chosen.relation) for one, ranking in zip(asked, found, strict=True)]
     if not any(small):
         return found
     changed = [as_broadcast(one) if sent else one for one, sent in zip(asked, small, strict=True)]
