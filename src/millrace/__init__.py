@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from millrace.core.calibration import Calibration
     from millrace.core.conditions import between, expr, near, similar
     from millrace.core.errors import MillraceError
     from millrace.front.estimate import estimate
     from millrace.online.question.aggregations import avg, count, stddev_pop, stddev_samp, sum_, var_pop, var_samp
     from millrace.online.run.reports import Report
     from millrace.online.run.run import Run
+    from millrace.spark.calibrate import calibrate
     from millrace.spark.enrich import enrich
     from millrace.spark.explain import Explanation, explain
     from millrace.spark.failures import task_error
     from millrace.spark.hot_keys import HotKey, HotKeys, hot_keys
+    from millrace.spark.learn_costs import learn_costs
     from millrace.spark.lookups import Lookup
     from millrace.spark.master import MasterTable
     from millrace.spark.parquet import ParquetTable
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "BatchReport",
+    "Calibration",
     "Explanation",
     "HotKey",
     "HotKeys",
@@ -35,12 +39,14 @@ __all__ = [
     "__version__",
     "avg",
     "between",
+    "calibrate",
     "count",
     "enrich",
     "estimate",
     "explain",
     "expr",
     "hot_keys",
+    "learn_costs",
     "near",
     "reports",
     "similar",
@@ -54,6 +60,7 @@ __all__ = [
 
 _HOMES = {
     "BatchReport": "millrace.spark.reports",
+    "Calibration": "millrace.core.calibration",
     "Explanation": "millrace.spark.explain",
     "HotKey": "millrace.spark.hot_keys",
     "HotKeys": "millrace.spark.hot_keys",
@@ -65,12 +72,14 @@ _HOMES = {
     "Run": "millrace.online.run.run",
     "avg": "millrace.online.question.aggregations",
     "between": "millrace.core.conditions",
+    "calibrate": "millrace.spark.calibrate",
     "count": "millrace.online.question.aggregations",
     "enrich": "millrace.spark.enrich",
     "estimate": "millrace.front.estimate",
     "explain": "millrace.spark.explain",
     "expr": "millrace.core.conditions",
     "hot_keys": "millrace.spark.hot_keys",
+    "learn_costs": "millrace.spark.learn_costs",
     "near": "millrace.core.conditions",
     "reports": "millrace.spark.reports",
     "similar": "millrace.core.conditions",
