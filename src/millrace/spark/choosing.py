@@ -120,7 +120,7 @@ def forecast_of(plan: JoinPlan, relation: Relation, hints: Hints) -> JoinForecas
     """What is expected of a plan."""
     order: Order = "sorted" if getattr(getattr(relation, "version", None), "layout", None) == "frequency" else "scattered"
     stream = hints.skew.stream(relation.rows, order, rows_to_a_key(relation))
-    return JoinForecast(plan, relation, stream, calibration_of(plan.asked.table.path))
+    return JoinForecast(plan, relation, stream, calibration_of(plan.asked.table.path, hints))
 
 
 def candidates(asked: Asked, relation: Relation) -> list[str]:
@@ -133,19 +133,21 @@ def candidates(asked: Asked, relation: Relation) -> list[str]:
 
 
 def costs_of_plan(strategy: str, relation: Relation, path: str, hints: Hints) -> UnitCosts | None:
-    """Unit costs that a join chooses its sizes by: calibrated, or of the disk here where workers run here. None: each worker
-    finds them out."""
-    calibration, mode = calibration_of(path), getattr(relation, "mode", None)
-    if not calibration.note:
-        return calibration.costs(strategy, mode)
+    """Unit costs that a join chooses its sizes by: calibrated, or those of a disk that nobody calibrated but that is here, as
+    workers are. None: each worker finds them out."""
+    calibration, mode = calibration_of(path, hints), getattr(relation, "mode", None)
+    costs = calibration.costs(strategy, mode)
+    if (mode or "buffered") in calibration.reads:
+        return costs
     if hints.workers_here and isinstance(relation, StoredRelation) and not relation.resident:
-        return unit_costs(relation)
+        disk = unit_costs(relation)
+        return replace(costs, seek=disk.seek, read_byte=disk.read_byte, request=disk.request)
     return None
 
 
-def calibration_of(path: str) -> Calibration:
-    """What was measured for the disk of a table; read again when it was measured anew."""
-    return load_calibration(Path(path))
+def calibration_of(path: str, hints: Hints) -> Calibration:
+    """What was measured for the disk of a table, where the workers are; read again when it was measured anew."""
+    return load_calibration(Path(path), cluster=not hints.workers_here)
 
 
 def rows_to_a_key(relation: Relation) -> float:

@@ -96,7 +96,8 @@ class JoinForecast:
     def _looked_up(self, rows: float) -> Taken:
         costs = self.calibration.look_up
         calls = max(1.0, rows / self.plan.group.most)
-        return Taken(calls * costs.call + rows * (costs.row + self.found_bytes * costs.found_byte))
+        row = costs.row_in(self.relation.rows) + self.found_bytes * costs.found_byte
+        return Taken(calls * costs.call + rows * row)
 
     def _joined(self, rows: float) -> Taken:
         """A group of so many rows: between two groups that were looked at, each twice as large as the other."""
