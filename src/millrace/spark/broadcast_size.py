@@ -132,6 +132,8 @@ def _sampled(relation: Relation, texts: tuple[str, ...]) -> float:
 def _setting(session: SparkSession, name: str, default: str, unlimited: int = _UNLIMITED) -> int:
     """Bytes of a setting. 0 and less mean: no limit."""
     told = str(session.conf.get(name, default) or default).strip()
+    if name.endswith(".memory") and told.isdigit():
+        told += "m"  # as Spark reads this setting
     try:
         if told.startswith("-") or float(told.rstrip("bB") or 1) == 0:
             return unlimited
