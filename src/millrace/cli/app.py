@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from millrace import __version__
 from millrace.cli.session import DEBUG, debugging
-from millrace.core.errors import MillraceError, interrupted
+from millrace.core.errors import MillraceError, ParameterError, interrupted
 
 
 class MillraceGroup(TyperGroup):
@@ -222,6 +222,65 @@ def explain(
 
     options = ExplainOptions(stream, table, on, how, columns, memory, strategy, read, partitions, arrivals, zipf, sample)
     if not run_explain(options, as_json=json_output, console=Console()):
+        raise typer.Exit(1)
+
+
+@app.command(
+    epilog=_examples(
+        "millrace tune warehouse/products --memory 64m --zipf 1 --arrivals 50000",
+        "millrace tune warehouse/products --strategy hybridjoin --device hdd2008 --plot curve.png",
+        "millrace tune warehouse/products --calibrate --spark",
+    )
+)
+def tune(
+    table: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of a table, or Parquet files with --key. For --calibrate: a folder on its disk."),
+    ] = None,
+    memory: Annotated[str, typer.Option(help="Memory of the join in each task, such as 64m or 1g.")] = "256m",
+    arrivals: Annotated[float | None, typer.Option(help="Rows of the stream that arrive in a second, for one task.")] = None,
+    zipf: Annotated[
+        float | None,
+        typer.Option(help="Skew of the stream's keys (Zipf exponent). 0: all keys equally often.", show_default="0"),
+    ] = None,
+    strategy: Annotated[
+        list[str] | None, typer.Option(help="Only this join, such as sweepjoin. May be given several times.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="Table columns to add, with commas.", show_default="all of them")] = None,
+    key: Annotated[str | None, typer.Option(help="Key column of Parquet files. Separate several columns by commas.")] = None,
+    device: Annotated[
+        str, typer.Option(help="disk: the table's own, as calibrated; or a simulated one: hdd2008, ssd or object-store.")
+    ] = "disk",
+    read: Annotated[str, typer.Option(help="How pages are read from the disk: direct, buffered or mmap.")] = "direct",
+    plot: Annotated[
+        Path | None, typer.Option(help="Picture of the rate over each size, such as curve.png or curve.svg.")
+    ] = None,
+    page_bytes: Annotated[
+        bool, typer.Option("--page-bytes", help="Also rate sizes of pages, from 4 KiB to 1 MiB, for the fastest join.")
+    ] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure this machine and the disk of the table, and keep what was found.")
+    ] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="With --calibrate: measure Spark's own part, too.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Find the best settings of every join for a table: sizes, rate, memory, and whether it keeps up. Needs no Spark.
+
+    Nothing is joined. Exit code 1 if an arrival rate is given and no join keeps up.
+    """
+    if calibrate:
+        from millrace.cli.calibrate import run_calibrate
+
+        run_calibrate(table, spark=spark, as_json=json_output, console=Console())
+        return
+    if spark:
+        raise ParameterError("--spark measures Spark's own part of a calibration: give --calibrate with it")
+    if table is None:
+        raise ParameterError("name a table to tune for, such as warehouse/products; without one there is only --calibrate")
+    from millrace.cli.tune import TuneOptions, run_tune
+
+    options = TuneOptions(table, memory, arrivals, zipf, tuple(strategy or ()), columns, key, device, read, page_bytes)
+    if not run_tune(options, plot=plot, as_json=json_output, console=Console()):
         raise typer.Exit(1)
 
 

@@ -96,7 +96,7 @@ def forecast(
         known = {"costs": costs} if "costs" in row.told else {}
         given = {**row.drained, **known, **parameters, "rows": rows}
     expected = row.expect(relation, spec, Budget(memory_bytes), stream, **given)
-    return Forecast(name, expected, expected.rate(costs))
+    return Forecast(name, expected, float(expected.rate(costs)))
 
 
 def own_parameters(name: str, stream: StreamShape | None, costs: UnitCosts | None) -> dict[str, Any]:

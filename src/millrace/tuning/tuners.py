@@ -35,7 +35,7 @@ _MEMORY_CLOSE = 1.02  # the amount found is at most this many times the least
 _TABLES = 4  # times the bytes of the table: more memory than this is not tried
 _MOST_MEMORY = 1 << 44
 
-_SHARES = (0.0, 1 / 128, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75)
+_SHARES = (1 / 128, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75)
 
 Parameters = Mapping[str, Any]
 
