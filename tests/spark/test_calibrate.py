@@ -48,7 +48,7 @@ QUICK = Effort(
     disk_seconds=0.1, look_up_seconds=0.1, work_seconds=0.1, sample_bytes=16 << 20,
     join_tables=((5_000, 64 << 10), (5_000, 8 << 10)), look_up_rows=(1_000,), algorithms=(algorithm("sweepjoin"),),
 )  # fmt: skip
-QUICK_BATCHES = BatchEffort(small_rows=100, large_rows=2_000, compiling=1, warming=0, kept=1)
+QUICK_BATCHES = BatchEffort(small_rows=100, large_rows=2_000, compiling=1, warming=0, kept=1, rounds=1)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +46,11 @@ class BatchEffort:
 
     small_rows: int = 1_000
     large_rows: int = 100_000
-    compiling: int = 15
-    warming: int = 4
-    kept: int = 7
+    compiling: int = 15  # left out of the first query of all
+    warming: int = 4  # left out of the first query of a shape
+    settling: int = 2  # left out of later ones
+    kept: int = 4
+    rounds: int = 2  # times that all shapes come: what else goes on in the machine then touches all of them
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ def calibrate_batches(
     seen: list[Timed] = []
     with tempfile.TemporaryDirectory(prefix="millrace-calibration-", ignore_cleanup_errors=True) as scratch:
         shapes = _shapes(effort, cores, files)
+        later = [replace(shape, left_out=effort.settling) for shape in shapes]
+        shapes += later * (effort.rounds - 1)
         for number, shape in enumerate(shapes):
             say(f"measuring Spark's own part, query {number + 1} of {len(shapes)}")
             seen += run_shape(spark, shape, effort.kept, Path(scratch) / str(number))
