@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from millrace.bench.commands import Outcome, command
+from millrace.bench.cost.figures import CostFigureOptions
 from millrace.bench.options import (
     COMPILING_BATCHES,
     MEMORY_OF_MILLRACE,
@@ -172,6 +173,20 @@ def joins(options: JoinOptions, console: Console) -> Outcome:
     with joins_progress(console) as progress:
         report = run_joins(options, progress)
     return report, joins_table(report)
+
+
+@command(bench_app, "cost-figures", CostFigureOptions)
+def cost_figures(
+    options: CostFigureOptions,
+    console: Console,
+    *,
+    plot: Annotated[Path | None, typer.Option(help="Folder for a picture of each figure.")] = None,
+) -> Outcome:
+    """Compute the papers' figures that follow from equations: rates and costs over sizes. Needs no Spark."""
+    from millrace.bench.cost.figures import figures_table, run_cost_figures
+
+    report = run_cost_figures(options, plot)
+    return report, figures_table(report)
 
 
 @command(bench_app, "shedding", SheddingOptions)
