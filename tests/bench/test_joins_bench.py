@@ -74,7 +74,9 @@ def test_every_join_of_the_catalog_runs_on_the_disk_and_on_a_device_and_the_repo
             assert result["kernel_ns_per_tuple"] == pytest.approx(sum(result["kernels"].values()))
             assert "relations.row_records.copy_records" in result["kernels"]
             hashed = result["join"].removeprefix("c") in ("meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin")
-            assert ("structures.hashtable._probe" in result["kernels"]) == hashed
+            probed = "structures.hashtable._probe" in result["kernels"]
+            assert probed <= hashed
+            assert probed or not hashed or result["front"] is not None  # all of a short profile may be answered in front
     (cell, _) = report["cells"]
     assert cell["sweepjoin_to_the_better"] > 0
 
@@ -125,6 +127,7 @@ def test_shares_and_thresholds_make_a_grid_that_is_the_same_in_every_run() -> No
 def test_keys_of_one_interval_at_a_time_are_answered_in_front() -> None:
     options: dict[str, Any] = {
         **SMALL,
+        "tuples": 13_000,  # two laps: rows come into the front stage as the scan passes them
         "devices": ("hdd2008",),
         "joins": ("cmeshjoin",),
         "zipf": (0.0,),

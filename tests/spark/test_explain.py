@@ -108,12 +108,12 @@ def test_reads_are_forecast_only_where_pages_are_read(sales: DataFrame, products
 
 def test_a_sample_tells_how_unevenly_keys_come(spark: SparkSession, sales: DataFrame, products: mr.MasterTable) -> None:
     hot = frame(spark, HOT_SALES)
-    asked = {"read": "direct", "strategy": "hybridjoin", "arrivals_per_second": 1_000}
+    asked = {"read": "direct", "strategy": "sweepjoin", "memory": "1m"}
     even, uneven = (mr.explain(data, products, "id", sample=4_000, **asked) for data in (sales, hot))
     assert uneven.skew.shares[0] == pytest.approx(0.5, abs=0.02)
     assert even.skew.shares == ()
     assert "in a sample of 4,000 rows" in str(uneven)
-    assert uneven.pages_per_1000_rows < even.pages_per_1000_rows
+    assert uneven.seconds_per_batch(2_000) < even.seconds_per_batch(2_000)
     assert mr.explain(sales, products, "id", read="direct", sample=hot).skew == uneven.skew
 
 
@@ -131,8 +131,9 @@ def test_the_keys_of_an_earlier_query_are_taken(spark: SparkSession, products: m
 
 def test_skew_decides_whether_rows_are_kept_in_front(sales: DataFrame, products: mr.MasterTable) -> None:
     """With keys wanted alike, rows that are kept answer little."""
-    even = mr.explain(sales, products, "id", read="direct", memory="512k", skew=0.0)
-    uneven = mr.explain(sales, products, "id", read="direct", memory="512k", skew=1.5)
+    few = {"read": "direct", "memory": "400k", "arrivals_per_second": 2_000}
+    even = mr.explain(sales, products, "id", skew=0.0, **few)
+    uneven = mr.explain(sales, products, "id", skew=2.0, **few)
     assert not even.strategy.startswith("c")
     assert uneven.strategy.startswith("c")
     assert uneven.tuples_per_second > even.tuples_per_second

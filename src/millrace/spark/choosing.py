@@ -1,6 +1,7 @@
 """The join for a table of an `enrich` call with `strategy="auto"`: all that can serve are planned, and the fastest is taken.
 
-Fastest means: the least seconds for the rows of a task. What Spark takes beside the join is the same for all but a broadcast,
+Fastest means: the least seconds for the rows of a task, beside the fastest join for as many rows, over micro-batches of several
+sizes. What Spark takes beside the join is the same for all but a broadcast,
 which is compared by whole micro-batches. A broadcast makes small micro-batches slower, so it is taken only where somebody says
 how many rows arrive.
 """
@@ -29,6 +30,7 @@ from millrace.spark.workers import local_context
 from millrace.tuning.skew import Skew
 
 CLEARLY = 0.95  # of the time of the table's usual join: what another join must promise to be taken instead
+ROUGHLY = 0.8  # the same, where nobody measured what the joins take of the processor here
 _FASTER = 0.8  # of the time of a micro-batch: what broadcasts must promise to be taken
 _BURST = 8  # times as many rows as usual in one micro-batch
 _FEW_CORES = 2  # where Spark does not say
@@ -52,6 +54,13 @@ class Hints:
     def rows_of_task(self) -> float:
         """Rows of a task in a micro-batch: as many as arrive in a second, where somebody says how many do."""
         return max(1.0, (self.arrivals_per_second or USUAL_ROWS) / self.tasks.count)
+
+    @property
+    def sizes(self) -> list[float]:
+        """Rows of a task for which joins are compared: the usual number and a burst. Where nobody says how many rows arrive,
+        few rows count as much, so that no join is taken which is bad at them."""
+        shares = (1.0, _BURST) if self.arrivals_per_second else (0.01, 0.1, 1.0, _BURST)
+        return [max(1.0, share * self.rows_of_task) for share in shares]
 
 
 @dataclass(frozen=True)
@@ -92,17 +101,19 @@ def ranked(
             refused.append((name, f"needs memory={error.needed_bytes}"))
     if not forecasts:
         raise min(small, key=lambda error: error.needed_bytes)
-    rows = hints.rows_of_task
     usual = asked.table.strategy
-    weights = [CLEARLY if one.plan.asked.strategy == usual else 1.0 for one in forecasts]
-    seconds = [weight * _seconds(one, rows) for weight, one in zip(weights, forecasts, strict=True)]
-    order = sorted(range(len(forecasts)), key=seconds.__getitem__)
-    return Ranked(tuple(forecasts[place] for place in order), tuple(refused), rows)
+    losses = [0.0] * len(forecasts)
+    for rows in hints.sizes:
+        seconds = [one.in_task(rows).seconds for one in forecasts]
+        least = max(min(seconds), 1e-12)
+        losses = [loss + one / least for loss, one in zip(losses, seconds, strict=True)]
+    weights = [_advantage(one) if one.plan.asked.strategy == usual else 1.0 for one in forecasts]
+    order = sorted(range(len(forecasts)), key=lambda place: weights[place] * losses[place])
+    return Ranked(tuple(forecasts[place] for place in order), tuple(refused), hints.rows_of_task)
 
 
-def _seconds(forecast: JoinForecast, rows: float) -> float:
-    """For so many rows: in micro-batches of that size and in bursts, as much of each."""
-    return forecast.in_task(rows).seconds + forecast.in_task(_BURST * rows).seconds / _BURST
+def _advantage(usual: JoinForecast) -> float:
+    return CLEARLY if usual.plan.asked.strategy in usual.calibration.work else ROUGHLY
 
 
 def clearly_faster(these: Sequence[Ranked], those: Sequence[Ranked], hints: Hints) -> bool:
