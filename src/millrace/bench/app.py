@@ -15,6 +15,7 @@ from millrace.bench.cost.figures import CostFigureOptions
 from millrace.bench.options import (
     COMPILING_BATCHES,
     MEMORY_OF_MILLRACE,
+    REAL_DISK,
     CoverageOptions,
     EnrichOptions,
     EstimateOptions,
@@ -25,6 +26,7 @@ from millrace.bench.options import (
     SheddingOptions,
     option,
 )
+from millrace.core.devices import DEVICES
 
 bench_app = typer.Typer(
     no_args_is_help=True,
@@ -173,6 +175,38 @@ def joins(options: JoinOptions, console: Console) -> Outcome:
     with joins_progress(console) as progress:
         report = run_joins(options, progress)
     return report, joins_table(report)
+
+
+@command(
+    bench_app, "cost", JoinOptions,
+    only=(
+        "rows", "row_bytes", "page_bytes", "memory", "zipf", "hot_keys", "cache_share", "devices", "joins", "repeats",
+        "seconds", "windows", "tuples", "seed", "data",
+    ),
+    instead={
+        "rows": option((1_000_000, 4_000_000, 20_000_000), "Rows of the table. Several sizes, with commas, make a grid."),
+        "memory": option(("1%", "3%", "10%"), "Memory of a join, as a share of the table or in bytes. Several with commas."),
+        "zipf": option((0.0, 0.5, 1.0, 1.2), "Skew of the stream's keys (Zipf exponents, with commas)."),
+        "devices": option(("hdd2008",), f"Some of {', '.join((REAL_DISK, *DEVICES))}; all but disk are simulated."),
+    },
+)  # fmt: skip
+def cost(
+    options: JoinOptions,
+    console: Console,
+    *,
+    plot: Annotated[Path | None, typer.Option(help="Picture (.png, .svg, .pdf): expected over measured rates.")] = None,
+) -> Outcome:
+    """Compare the rate that is expected of every join with the rate that it has. Needs no Spark."""
+    from millrace.bench.cost.cost import run_cost
+    from millrace.bench.cost.report import check_picture, cost_table, draw_costs
+    from millrace.bench.joins.report import joins_progress
+
+    check_picture(plot)
+    with joins_progress(console) as progress:
+        report = run_cost(options, progress)
+    if plot is not None:
+        draw_costs(report, plot)
+    return report, cost_table(report)
 
 
 @command(bench_app, "cost-figures", CostFigureOptions)

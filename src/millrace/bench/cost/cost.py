@@ -2,7 +2,7 @@
 
 1. The cells (device x rows x memory x exponent) and the runs are those of `bench joins`: warm-up, then full speed.
 2. Each join is asked what it expects to do, with the same budget and the same stream (`Algorithm.expect`). Unit costs are those
-   of the device. On the disk they are those of the calibration of this machine, or are measured before the run.
+   of the device. On the disk they are measured before the run, as `millrace tune --calibrate` does.
 3. The error of a cell is |expected / measured - 1|. Counts are compared too, term by term: pages, seeks and probes of a tuple.
 
 On a simulated device work takes what the unit costs say, so an error there is one of the equations alone.
@@ -11,7 +11,7 @@ On a simulated device work takes what the unit costs say, so an error there is o
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -33,11 +33,10 @@ from millrace.bench.joins.stores import Store, about_table, open_store
 from millrace.bench.options import JoinOptions
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, MillraceError
-from millrace.core.unitcosts import UnitCosts
 from millrace.cost.expected import Expected, StreamShape
+from millrace.tuning.calibrate import calibrate_machine
 
 TERMS = ("pages_read", "seeks", "probes")
-CostsOf = Callable[[str], UnitCosts]  # of a join, by its name
 
 
 def run_cost(options: JoinOptions, progress: JoinProgress | None = None) -> dict[str, Any]:
@@ -50,13 +49,13 @@ def run_cost(options: JoinOptions, progress: JoinProgress | None = None) -> dict
         for name in options.devices:
             with open_store(name, rows, options, progress.say) as store:
                 tables.append(about_table(name, rows, store, options))
-                costs_of = _costs_of(store, progress)
+                store = _calibrated(store, progress)
                 for memory in options.memory:
                     for zipf in options.zipf:
                         cell = Cell(name, rows, memory, options.memory_bytes(memory, rows), zipf)
                         for contender in chosen:
                             progress.say(f"{name}, {rows:,} rows, memory {memory}, Zipf {zipf:g}: {contender.name}")
-                            results.append(_compared(cell, store, contender, costs_of, options))
+                            results.append(_compared(cell, store, contender, options))
                             progress.finished(results[-1])
     return {
         "benchmark": "cost",
@@ -84,12 +83,17 @@ def errors(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _costs_of(store: Store, progress: JoinProgress) -> CostsOf:
-    """Unit costs of a join on this device."""
-    return lambda name: store.costs
+def _calibrated(store: Store, progress: JoinProgress) -> Store:
+    """On the disk: with costs that are measured now. What was measured another day may be of another speed."""
+    if store.folder is None:
+        return store
+    calibration, remarks = calibrate_machine(store.folder, say=progress.say)
+    for remark in remarks:
+        progress.say(remark)
+    return replace(store, calibration=calibration)
 
 
-def _compared(cell: Cell, store: Store, contender: Contender, costs_of: CostsOf, options: JoinOptions) -> dict[str, Any]:
+def _compared(cell: Cell, store: Store, contender: Contender, options: JoinOptions) -> dict[str, Any]:
     about: dict[str, Any] = {"join": contender.name, "device": cell.device, "rows": cell.rows, "memory": cell.memory}
     about |= {"memory_bytes": cell.memory_bytes, "zipf": cell.zipf}
     try:
@@ -102,7 +106,7 @@ def _compared(cell: Cell, store: Store, contender: Contender, costs_of: CostsOf,
     finally:
         gc.collect()
     middle = sorted(measured, key=lambda one: one["tuples_per_second"])[len(measured) // 2]
-    rate, each = expected.rate(costs_of(contender.row.name)), expected.iteration.each()
+    rate, each = expected.rate(store.costs_of(contender.row.name)), expected.iteration.each()
     return {
         **about,
         "status": OK,

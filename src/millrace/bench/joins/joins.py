@@ -284,7 +284,7 @@ def spec_of(schema: pa.Schema, options: JoinOptions) -> JoinSpec:
 
 def parameters_of(cell: Cell, store: Store, contender: Contender, parameters: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a join, with what is known of the device and of the stream."""
-    known = {"costs": store.costs, "zipf_exponent": cell.zipf}
+    known = {"costs": store.costs_of(contender.row.name), "zipf_exponent": cell.zipf}
     return {**parameters, **{name: value for name, value in known.items() if contender.takes(name)}}
 
 

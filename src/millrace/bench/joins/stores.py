@@ -15,6 +15,7 @@ import pyarrow as pa
 from millrace.bench.data import Say, made_once
 from millrace.bench.joins.clock import DeviceClock, HostClock
 from millrace.bench.options import REAL_DISK, JoinOptions
+from millrace.core.calibration import Calibration
 from millrace.core.devices import VirtualClock, VirtualDevice, device
 from millrace.core.errors import TableError
 from millrace.core.protocols import Relation
@@ -31,11 +32,18 @@ _BUILD_ROWS = 500_000  # made at a time
 
 @dataclass(frozen=True)
 class Store:
-    """Where the rows of a cell lie: opens a relation with its clock. `costs` is what joins are told of the device."""
+    """Where the rows of a cell lie: opens a relation with its clock. `costs` is what joins are told of the device; `folder`: of
+    a table on the disk. `calibration`: unit costs by join, where they were measured."""
 
     costs: UnitCosts
     open: Callable[[], tuple[Relation, HostClock]]
     real: bool
+    folder: Path | None = None
+    calibration: Calibration | None = None
+
+    def costs_of(self, strategy: str) -> UnitCosts:
+        """What this join is told of the device."""
+        return self.costs if self.calibration is None else self.calibration.costs(strategy, "direct")
 
 
 @contextmanager
@@ -76,7 +84,7 @@ def _on_disk(folder: Path, say: Say) -> Iterator[Store]:
             timed = TimedRelation(relation)
             return timed, WallClock(timed)
 
-        yield Store(costs, open_it, real=True)
+        yield Store(costs, open_it, real=True, folder=folder)
     finally:
         relation.close()
 
