@@ -58,6 +58,7 @@ _FEW_TUPLES = 16  # looked up at a time where most of them are not taken
 _RESTS_BELOW, _WAKES_ABOVE = 0.02, 0.04  # share of the stream answered in front: a look-up costs about as much as it saves
 _REST_TURNS = 16  # of which one is spent awake
 _ENOUGH_LOOKUPS = 512  # to believe what was seen in one turn
+_CHANGED = 0.1  # of the stream: if so much more or less of it is answered in front, it has changed
 
 
 class CachedJoin:
@@ -113,6 +114,7 @@ class CachedJoin:
         self.back = self._how.make(self._relation, self._spec, self._back_budget)
         self._begin_trial(2 * self.back.capacity)
         self._trials = 0
+        self._answered, self._hits_seen = 0.0, (0, 0)  # at the last trial, and tuples looked up then and since then
         if self.front is not None:
             self.front.learn_from(self._back_window, self._back_emitter)
             self._back_emitter.put_out_less(self.front.output_rows)
@@ -142,7 +144,7 @@ class CachedJoin:
         found = [cls._expect(relation, spec, budget, stream, share, rows, parameters) for share in shares]
         if len(found) == 1:
             return found[0]
-        gains = [cost.gain(float(one.settings["cache_share"]), one.answered) for one in found]
+        gains = [cost.gain(float(one.settings.get("cache_share", 0.0)), one.answered) for one in found]  # 0: no front stage
         first = next((i for i, one in enumerate(shares) if one == FIRST_SHARE), 0)
         best = int(np.argmax(gains))
         return found[best if gains[best] > BETTER * gains[first] else first]
@@ -302,6 +304,7 @@ class CachedJoin:
         self._steps += 1
         if self._weighs:
             self._rest_or_wake()
+            self._look_at_hits()
             self._weigh()
         return step
 
@@ -384,12 +387,26 @@ class CachedJoin:
         else:
             best = LEAST_SHARE if answered < _LITTLE * share else share
         self._trials += 1
+        self._answered, self._hits_seen = answered, front.looked_up
         self._begin_trial(2 * self.back.capacity + front.hot.period << min(self._trials, 8))
         best = max(best, least_front_bytes(self._relation, self._spec) / self._free)
         if abs(best - share) > 1e-3 and best <= max(0.5, share):
             self._next_share = best
         elif best <= share and answered < _RESTS_BELOW and share <= self._least_share and not self.resting:
             self._rest()
+
+    def _look_at_hits(self) -> None:
+        """Trials become long. Between them, notice that the front stage answers much more of the stream, or much less."""
+        front = self.front
+        if self._trials < 2 or self.resting or self._next_share is not None or front is None:
+            return
+        lookups, hits = (now - before for now, before in zip(front.looked_up, self._hits_seen, strict=True))
+        if lookups < 2 * self.back.capacity + front.hot.period:
+            return
+        self._hits_seen = front.looked_up
+        if abs(hits / lookups - self._answered) > _CHANGED:
+            self._trials = 1
+            self._begin_trial(2 * self.back.capacity + front.hot.period)
 
     def _change_share(self, share: float) -> None:
         """All tuples have left: make both stages anew, and keep the rows that are wanted most."""

@@ -111,10 +111,14 @@ def own_parameters(name: str, stream: StreamShape | None, costs: UnitCosts | Non
 
 def make_best_join(
     strategy: str, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape | None = None, *,
-    costs_of: CostsOf | None = None, **parameters: Any,
+    costs_of: CostsOf | None = None, follow: bool = False, **parameters: Any,
 ) -> SemiStreamJoin:  # fmt: skip
     """`make_join`, and for `strategy="auto"` the join with the highest expected rate. `stream`: what is known of it; without,
-    all keys count as wanted alike."""
+    all keys count as wanted alike. `follow`: settings follow the stream while the join runs (see `tuning.follow`)."""
+    if follow:
+        from millrace.tuning.follow import FollowingJoin  # late: it chooses by what stands here
+
+        return FollowingJoin(relation, spec, budget, strategy, stream=stream, costs_of=costs_of, **parameters)
     if strategy == "auto":
         stream = stream or StreamShape.zipf(0.0, relation.rows)
         strategy = choose(relation, spec, budget.free_bytes, stream, costs_of=costs_of).strategy
