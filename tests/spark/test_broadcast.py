@@ -79,7 +79,7 @@ QUICK = (
     "decimal(38,10) for decimal(10,2)",
     "decimal without a common type",
 )
-MORE = ("string", "binary", "timestamp", "date", "boolean", "double for float", "decimal(12,4) for decimal(10,2)", "int+string")
+MORE = tuple(name for name in KINDS if name not in QUICK)
 
 
 @pytest.mark.parametrize("name", [*QUICK, *[pytest.param(name, marks=pytest.mark.slow) for name in MORE]])
