@@ -185,6 +185,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process",),
+        told=("costs",),
     ),
     Algorithm(
         name="partitionjoin",
@@ -193,6 +194,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         needs_index=True,
         conditions=("equality",),
         hosts=("process",),
+        told=("costs",),
     ),
 )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from millrace.core.unitcosts import UnitCosts
 from millrace.cost.iteration import IterationCost
 from millrace.cost.pages import PageDemand
 from millrace.cost.popularity import Popularity
-from millrace.cost.ssij import iteration
+from millrace.cost.ssij import iteration, rate_alike
 
 
 def demand(exponent: float) -> PageDemand:
@@ -48,3 +50,12 @@ def test_blocks_are_read_one_by_one_unless_neighbours_come_together() -> None:
     alone, together = phase(5_000, 0, 0.0, b=1), phase(5_000, 0, 0.0, b=8)
     assert alone.seeks == alone.pages_read
     assert together.seeks < together.pages_read
+
+
+def test_the_quick_rate_for_blocks_wanted_alike_is_that_of_an_iteration() -> None:
+    costs = UnitCosts(seek=0.008, read_byte=1 / 70e6, step=1e-3)
+    b = np.array([1, 4, 32])
+    quick = rate_alike(np.full(3, 5_000.0), b, R_t=100_000, N_R=1_000, v_P=12_000, costs=costs)
+    careful = [phase(5_000, 0, 0.0, b=int(size)).rate(costs) for size in b]
+    assert quick == pytest.approx(careful, rel=0.2)  # neighbours that come together are left out
+    assert (np.diff(quick) > 0).all()

@@ -22,9 +22,20 @@ from dataclasses import replace
 
 import numpy as np
 
+from millrace.core.arrays import FloatArray, Int64Array
+from millrace.core.unitcosts import UnitCosts
 from millrace.cost.iteration import IterationCost
 from millrace.cost.pages import PageDemand
 from millrace.cost.sweepjoin import sweep_tuples
+
+
+def rate_alike(h: FloatArray, b: Int64Array, *, R_t: int, N_R: int, v_P: int, costs: UnitCosts) -> FloatArray:
+    """mu for many sizes of the disk buffer, b pages each with windows of h, if all blocks are wanted alike."""
+    T = 2.0 * h * N_R / (N_R + 1)
+    pages = N_R * -np.expm1(-T / 2 / N_R)
+    c_page = costs.seek + costs.request + v_P * costs.read_byte + costs.page + costs.step / b
+    c_tuple = costs.probe + costs.output + costs.expire + costs.take + costs.add
+    return np.asarray(T / (pages * c_page + T * c_tuple))
 
 
 def iteration(

@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.arrays import BoolArray, Int64Array
+from millrace.core.arrays import BoolArray, FloatArray, Int64Array
 from millrace.core.budget import Budget
 from millrace.core.errors import ParameterError
 from millrace.core.protocols import IndexedRelation, JoinSpec, PageRun
@@ -36,7 +36,16 @@ from millrace.joins.door import Door
 from millrace.joins.emit import OUTPUT_ROWS, Emitter
 from millrace.joins.found_matches import Pairs
 from millrace.joins.reading import Arrivals, Reader
-from millrace.joins.sizing import MIN_OUTPUT_ROWS, Sizing, check_at_least_one, memory_parts, open_index, plan_window, reserve
+from millrace.joins.sizing import (
+    MIN_OUTPUT_ROWS,
+    Sizing,
+    check_at_least_one,
+    memory_parts,
+    open_index,
+    plan_window,
+    reserve,
+    some_sizes,
+)
 from millrace.structures.counted_lists import CountedLists
 from millrace.structures.page_cache import PageCache
 from millrace.structures.window import Window, Windowed
@@ -240,8 +249,10 @@ def blocks(relation: IndexedRelation, block_pages: int) -> int:
 def divide_blocks(
     relation: IndexedRelation, spec: JoinSpec, budget: Budget, *,
     buffer_pages: int | None, cache_share: float, fixed_bytes: Callable[[int], int],
+    rate: Callable[[FloatArray, Int64Array], FloatArray],
 ) -> Division:  # fmt: skip
     """Share the budget out. `fixed_bytes`: what the join's own structures take once, if so many pages are read at once.
+    `rate`: of windows, with so many pages each.
 
     First the least that works, which is what an error speaks of. Of the spare memory, `cache_share` goes to pages that stay.
     """
@@ -257,8 +268,17 @@ def divide_blocks(
             fixed_bytes=fixed_bytes(pages or 1) + places + portion * _SCRATCH_BYTES + cache_bytes,
         )  # fmt: skip
 
-    pages = buffer_pages or planned(None, MIN_OUTPUT_ROWS).buffer_pages
+    pages = buffer_pages or 1
     least = planned(pages, MIN_OUTPUT_ROWS)
+    if buffer_pages is None:
+        slot = Window.bytes_per_tuple(relation, spec) + slot_bytes
+        sizes = some_sizes(max(1, relation.pages))
+        # pages used in place cost no buffer, but a longer read still delays every result: rated as if they did
+        more = (sizes - 1) * (relation.page_bytes + frame_bytes) + [fixed_bytes(int(size)) - fixed_bytes(1) for size in sizes]
+        window = (least.capacity - more / slot) * (1.0 - cache_share)
+        rated = np.where((window >= 1) | (sizes == 1), rate(np.maximum(window, 1.0), sizes), -np.inf)
+        pages = int(sizes[np.argmax(rated)])
+        least = planned(pages, MIN_OUTPUT_ROWS)
     spare = (least.capacity - 1) * (Window.bytes_per_tuple(relation, spec) + slot_bytes)
     portion = min(MIN_OUTPUT_ROWS + spare // 32 // _SCRATCH_BYTES, OUTPUT_ROWS)
     each, cache_pages = relation.page_bytes + frame_bytes, 0

@@ -26,7 +26,7 @@ Needs an index on the join key. Serves equality. Runs in process. The code that 
 
 Guessed: the paper itself was not at hand, only what others say of it.
     - Which tuples make a partition worth reading: twice its even share of the window, and at least 2.
-    - Which pages stay in the cache: those that tuples wanted last. The cache gets a quarter of the spare memory. Pages of a
+    - Which pages stay in the cache: those that tuples wanted last. The cache gets a sixteenth of the spare memory. Pages of a
       partition that no tuple wanted are the first to go.
     - With a full window, the partition with most tuples is read.
 
@@ -50,16 +50,19 @@ import numpy as np
 from millrace.core.arrays import Int64Array
 from millrace.core.budget import Budget
 from millrace.core.protocols import IndexedRelation, JoinSpec
+from millrace.core.unitcosts import UnitCosts
 from millrace.cost import partitionjoin as cost
 from millrace.cost.expected import Expected, StreamShape
+from millrace.cost.hybridjoin import rate_alike
 from millrace.joins.blocks import BlockJoin, Division, blocks, divide_blocks, expected_of_blocks
 from millrace.joins.reading import COLD_STEPS, check_index, disk_index
-from millrace.joins.sizing import check_at_least_one
+from millrace.joins.sizing import check_at_least_one, costs_with_calls, letters
 from millrace.structures.counted_lists import CountedLists
 from millrace.structures.page_cache import PageCache
 from millrace.structures.queue import Queue
 
 _SINCE_BYTES = 8
+CACHE_SHARE = 1 / 16  # of the spare memory: a tuple that waits in its place saves more reads than a page
 
 
 class PartitionJoin(BlockJoin):
@@ -79,12 +82,12 @@ class PartitionJoin(BlockJoin):
 
     def __init__(
         self, relation: IndexedRelation, spec: JoinSpec, budget: Budget, *,
-        buffer_pages: int | None = None, cache_share: float = 0.25, worth_tuples: int | None = None,
-        age_limit: int | None = None,
+        buffer_pages: int | None = None, cache_share: float = CACHE_SHARE, worth_tuples: int | None = None,
+        age_limit: int | None = None, costs: UnitCosts | None = None,
     ) -> None:  # fmt: skip
         division = self.divide(
             relation, spec, budget, buffer_pages=buffer_pages, cache_share=cache_share, worth_tuples=worth_tuples,
-            age_limit=age_limit,
+            age_limit=age_limit, costs=costs,
         )  # fmt: skip
         super().__init__(relation, spec, budget, division, division.sizing.buffer_pages)
         self.worth_tuples = worth_tuples or max(2, 2 * division.sizing.capacity // self.blocks)
@@ -95,8 +98,8 @@ class PartitionJoin(BlockJoin):
     @staticmethod
     def divide(
         relation: IndexedRelation, spec: JoinSpec, budget: Budget, *,
-        buffer_pages: int | None = None, cache_share: float = 0.25, worth_tuples: int | None = None,
-        age_limit: int | None = None,
+        buffer_pages: int | None = None, cache_share: float = CACHE_SHARE, worth_tuples: int | None = None,
+        age_limit: int | None = None, costs: UnitCosts | None = None,
     ) -> Division:  # fmt: skip
         """How the budget would be shared out; an error if it is too small. No array is made."""
         check_index(relation, "partitionjoin")
@@ -107,6 +110,7 @@ class PartitionJoin(BlockJoin):
         return divide_blocks(
             relation, spec, budget, buffer_pages=buffer_pages, cache_share=cache_share,
             fixed_bytes=lambda pages: Queue.fixed_bytes + blocks(relation, min(pages, most)) * each,
+            rate=lambda window, pages: rate_alike(window, pages, **letters(relation), costs=costs_with_calls(costs)),
         )  # fmt: skip
 
     @classmethod
@@ -118,7 +122,7 @@ class PartitionJoin(BlockJoin):
         sizing = division.sizing
         age_limit = parameters.get("age_limit") or 2 * blocks(relation, sizing.buffer_pages)
         iteration = cost.iteration(
-            sizing.capacity, division.cache_pages + sizing.buffer_pages, sizing.buffer_pages,
+            sizing.capacity, division.cache_pages, sizing.buffer_pages,
             stream.demand(relation.rows, relation.pages), age_limit=age_limit, R_t=relation.rows, N_R=max(1, relation.pages),
             v_P=relation.page_bytes, sigma=stream.sigma * (1 - stream.absent), output_rows=sizing.output_rows,
         )  # fmt: skip
