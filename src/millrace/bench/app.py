@@ -19,6 +19,7 @@ from millrace.bench.options import (
     CoverageOptions,
     EnrichOptions,
     EstimateOptions,
+    FollowOptions,
     GrowthOptions,
     JoinOptions,
     OnlineOptions,
@@ -133,6 +134,25 @@ def enrich_front(options: EnrichOptions, console: Console) -> Outcome:
 
 
 @command(
+    bench_app, "enrich-auto", EnrichOptions,
+    only=("rows", "batch_rows", "zipf", "cold_batches", "warm_batches", "how", "seed", "data"),
+    instead={
+        "batch_rows": option((20_000, 200_000, 1_000_000), "Rows of a micro-batch. Separate several sizes by commas."),
+        "cold_batches": option(COMPILING_BATCHES, "Micro-batches at the start that are not measured."),
+        "warm_batches": option(9, "Micro-batches that are measured, at least 5."),
+    },
+)  # fmt: skip
+def enrich_auto(options: EnrichOptions, console: Console) -> Outcome:
+    """Compare the join that auto takes with the best others, and the time that mr.explain expects with the measured time."""
+    from millrace.bench.enrich.auto import auto_table, run_auto
+    from millrace.bench.enrich.report import live_progress
+
+    with live_progress(console) as progress:
+        report = run_auto(options, progress)
+    return report, auto_table(report)
+
+
+@command(
     bench_app, "enrich-ranges", EnrichOptions,
     only=("rows", "batch_rows", "cold_batches", "warm_batches", "repeats", "how", "memory", "seed", "data"),
     instead=_CLOSE_CALLS | {
@@ -232,6 +252,17 @@ def shedding(options: SheddingOptions, console: Console) -> Outcome:
     with shedding_progress(console) as progress:
         report = run_shedding(options, progress)
     return report, shedding_table(report)
+
+
+@command(bench_app, "follow", FollowOptions)
+def follow(options: FollowOptions, console: Console) -> Outcome:
+    """Compare a join whose settings follow the stream with settings that stay, while the skew changes. Needs no Spark."""
+    from millrace.bench.follow.follow import run_follow
+    from millrace.bench.follow.report import follow_progress, follow_table
+
+    with follow_progress(console) as progress:
+        report = run_follow(options, progress)
+    return report, follow_table(report)
 
 
 @command(bench_app, "estimate", EstimateOptions)

@@ -369,6 +369,55 @@ class SheddingOptions:
 
 
 @dataclass(frozen=True)
+class FollowOptions:
+    """Options of `bench follow`: every device x strategy runs through all phases."""
+
+    rows: int = option(200_000, "Rows of the table.")
+    row_bytes: int = option(120, "Bytes of a row.")
+    page_bytes: int = option(8 << 10, "Bytes of a page.")
+    memory: str = option("4%", "Memory of the join: bytes such as 50m, or a share of the table such as 10%.")
+    zipf: tuple[float, ...] = option(
+        (0.0, 1.2, 1.2, 0.0), "Skew of each phase (Zipf exponents, with commas). Each phase has hot keys of its own."
+    )
+    hot_keys: str = option(HOT_KEYS[0], f"Where frequent keys lie in the table: {' or '.join(HOT_KEYS)}.")
+    devices: tuple[str, ...] = option(("hdd2008",), f"Some of {', '.join((REAL_DISK, *DEVICES))}; all but disk are simulated.")
+    overlap: str = option(OVERLAPS[0], f"Reads of simulated devices, beside the join's work: {' or '.join(OVERLAPS)}.")
+    strategies: tuple[str, ...] = option(("auto",), "Joins that follow, with commas. auto: any of them, as it pays.")
+    seconds: float = option(3.0, "Seconds that a rate is measured at most, by the clock of the device.")
+    windows: float = option(2.0, "How long a rate is measured, in windows full of tuples.")
+    tuples: int = option(20_000, "Least number of tuples measured.")
+    seed: int = option(1, _SEED)
+    data: Path | None = option(None, _DATA)
+
+    def __post_init__(self) -> None:
+        _some("zipf", self.zipf)
+        _some("strategies", self.strategies)
+        _known("strategy", self.strategies, ("auto", *(row.name for row in ALGORITHMS)))
+        _ = self.table  # checks what is shared with `bench joins`
+
+    @property
+    def table(self) -> JoinOptions:
+        """The options of `bench joins` for the same table."""
+        shared = (
+            "row_bytes",
+            "page_bytes",
+            "zipf",
+            "hot_keys",
+            "devices",
+            "overlap",
+            "seconds",
+            "windows",
+            "tuples",
+            "seed",
+            "data",
+        )
+        return JoinOptions(rows=(self.rows,), memory=(self.memory,), **{name: getattr(self, name) for name in shared})
+
+    def to_json(self) -> dict[str, Any]:
+        return _without_folder(self)
+
+
+@dataclass(frozen=True)
 class EstimateOptions:
     """Options of `bench estimate`."""
 

@@ -74,6 +74,7 @@ class CachedJoin:
     back_class: ClassVar[Any]
     counts_recent_keys: ClassVar[bool] = False  # for a back stage in which tuples do not wait for each other
     shares: ClassVar[tuple[float, ...]] = SHARES  # to choose from; with one share there is nothing to weigh
+    learned: ClassVar[float] = LEARNED  # of what the keys that come most often would answer
 
     def __init__(
         self, relation: Relation, spec: JoinSpec, budget: Budget, *,
@@ -162,8 +163,8 @@ class CachedJoin:
         rest, answered, keys = stream, 0.0, 0
         if division.front is not None:
             keys = kept_keys(relation, spec, division.front, stream.sigma)
-            answered = LEARNED * stream.popularity.share(keys)
-            rest = stream.without(int(LEARNED * keys))
+            answered = cls.learned * stream.popularity.share(keys)
+            rest = stream.without(int(cls.learned * keys))
         behind = None if rows is None else rows * (1 - answered)
         expected: Expected = cls.back_class.expect(relation, spec, Budget(division.back_bytes), rest, rows=behind, **parameters)
         if division.front is None:

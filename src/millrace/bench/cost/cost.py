@@ -4,6 +4,7 @@
 2. Each join is asked what it expects to do, with the same budget and the same stream (`Algorithm.expect`). Unit costs are those
    of the device. On the disk they are measured before the run, as `millrace tune --calibrate` does.
 3. The error of a cell is |expected / measured - 1|. Counts are compared too, term by term: pages, seeks and probes of a tuple.
+4. In each cell the time of the join that `strategy="auto"` takes is divided by that of the best join.
 
 On a simulated device work takes what the unit costs say, so an error there is one of the equations alone.
 """
@@ -35,7 +36,9 @@ from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, MillraceError
 from millrace.cost.expected import Expected, StreamShape
 from millrace.tuning.calibrate import calibrate_machine
+from millrace.tuning.choose import choose
 
+_LEARNING = 12  # times the keys of a front stage
 TERMS = ("pages_read", "seeks", "probes")
 
 
@@ -45,6 +48,7 @@ def run_cost(options: JoinOptions, progress: JoinProgress | None = None) -> dict
     chosen = chosen_contenders(options)
     results: list[dict[str, Any]] = []
     tables: list[dict[str, Any]] = []
+    choices: list[dict[str, Any]] = []
     for rows in options.rows:
         for name in options.devices:
             with open_store(name, rows, options, progress.say) as store:
@@ -53,10 +57,13 @@ def run_cost(options: JoinOptions, progress: JoinProgress | None = None) -> dict
                 for memory in options.memory:
                     for zipf in options.zipf:
                         cell = Cell(name, rows, memory, options.memory_bytes(memory, rows), zipf)
+                        found = []
                         for contender in chosen:
                             progress.say(f"{name}, {rows:,} rows, memory {memory}, Zipf {zipf:g}: {contender.name}")
-                            results.append(_compared(cell, store, contender, options))
-                            progress.finished(results[-1])
+                            found.append(_compared(cell, store, contender, options))
+                            progress.finished(found[-1])
+                        results += found
+                        choices += _choice(cell, store, chosen, found, options)
     return {
         "benchmark": "cost",
         "seed": options.seed,
@@ -67,6 +74,7 @@ def run_cost(options: JoinOptions, progress: JoinProgress | None = None) -> dict
         "checksums_agree": True,  # the sum of all rows put out is part of `rows_right`
         "results": results,
         "errors": errors(results),
+        "choices": choices,
     }
 
 
@@ -81,6 +89,23 @@ def errors(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {"device": device, "join": join, "cells": len(each), "median": median(each), "worst": max(each)}
         for (device, join), each in sorted(found.items(), key=lambda one: (one[0][0], one[0][1] == "all"))
     ]
+
+
+def _choice(
+    cell: Cell, store: Store, chosen: list[Contender], found: list[dict[str, Any]], options: JoinOptions
+) -> list[dict[str, Any]]:
+    """What `strategy="auto"` takes in this cell, and how many times the time of the best join it needs."""
+    rates = {one["join"]: one["tuples_per_second"] for one in found if one["status"] == OK}
+    if not rates:
+        return []
+    relation, _ = store.open()
+    spec, names = spec_of(stream_of(cell, options).schema, options), list(dict.fromkeys(one.row.name for one in chosen))
+    taken = choose(
+        relation, spec, cell.memory_bytes, _shape(cell, options), costs_of=store.costs_of, strategies=names
+    ).strategy  # fmt: skip
+    best = max(rates, key=rates.__getitem__)
+    about = {"device": cell.device, "rows": cell.rows, "memory": cell.memory, "zipf": cell.zipf}
+    return [{**about, "auto": taken, "best": best, "ratio": rates[best] / rates[taken]}]
 
 
 def _calibrated(store: Store, progress: JoinProgress) -> Store:
@@ -98,7 +123,8 @@ def _compared(cell: Cell, store: Store, contender: Contender, options: JoinOptio
     about |= {"memory_bytes": cell.memory_bytes, "zipf": cell.zipf}
     try:
         expected = _expected(cell, store, contender, options)
-        measured = [_measured(cell, store, contender, options) for _ in range(options.repeats if store.real else 1)]
+        learning = _learning(contender, expected)
+        measured = [_measured(cell, store, contender, options, learning) for _ in range(options.repeats if store.real else 1)]
     except BudgetError as small:
         return {**about, "status": f"needs {small.needed_bytes:,} bytes"}
     except MillraceError as error:
@@ -121,10 +147,17 @@ def _compared(cell: Cell, store: Store, contender: Contender, options: JoinOptio
     }
 
 
-def _measured(cell: Cell, store: Store, contender: Contender, options: JoinOptions) -> dict[str, Any]:
+def _learning(contender: Contender, expected: Expected) -> float:
+    """Tuples behind which a front stage without a window of its own knows the keys that come often."""
+    recent = getattr(contender.row.join, "counts_recent_keys", False)
+    return _LEARNING * expected.settings.get("cached_keys", 0.0) if recent else 0.0
+
+
+def _measured(cell: Cell, store: Store, contender: Contender, options: JoinOptions, learning: float) -> dict[str, Any]:
     """The join at full speed, once in its stride."""
     run, _, relation = start_run(cell, store, contender, contender.parameters, options)
     limits = limits_of(run.join, store, options)
+    limits = replace(limits, tuples=max(limits.tuples, learning))
     run.warm_up(Limits(limits.tuples, 3 * limits.seconds) if store.real else limits)
     found = run.saturate(Limits(seconds=limits.seconds) if store.real else limits)
     run.drain(relation.pages)
@@ -143,8 +176,10 @@ def _measured(cell: Cell, store: Store, contender: Contender, options: JoinOptio
 
 def _expected(cell: Cell, store: Store, contender: Contender, options: JoinOptions) -> Expected:
     relation, _ = store.open()
-    stream = StreamShape.zipf(cell.zipf, cell.rows, "sorted" if options.hot_keys == "sorted" else "scattered")
     given = parameters_of(cell, store, contender, contender.parameters)
-    return contender.row.expect(
-        relation, spec_of(stream_of(cell, options).schema, options), Budget(cell.memory_bytes), stream, **given
-    )
+    spec = spec_of(stream_of(cell, options).schema, options)
+    return contender.row.expect(relation, spec, Budget(cell.memory_bytes), _shape(cell, options), **given)
+
+
+def _shape(cell: Cell, options: JoinOptions) -> StreamShape:
+    return StreamShape.zipf(cell.zipf, cell.rows, "sorted" if options.hot_keys == "sorted" else "scattered")

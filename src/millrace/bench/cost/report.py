@@ -11,7 +11,7 @@ from millrace.bench.joins.joins import OK
 from millrace.core.errors import MillraceError, ParameterError
 
 _HEADINGS = (
-    "device", "rows", "memory", "Zipf", "join", "expected/s", "measured/s", "error", "pages/1k", "seeks/1k", "in front",
+    "device", "rows", "memory", "Zipf", "join", "auto", "expected/s", "measured/s", "error", "pages/1k", "seeks/1k", "in front",
 )  # fmt: skip
 _BANDS = ((0.1, "10 %"), (0.25, "25 %"))
 _FORMATS = (".png", ".svg", ".pdf")
@@ -19,15 +19,21 @@ _FORMATS = (".png", ".svg", ".pdf")
 
 def cost_table(report: dict[str, Any]) -> Table:
     """Every cell, and below the errors by join."""
-    table = Table(title="Expected and measured rates; counts: expected / measured", caption=_caption(report))
+    table = Table(
+        title="Expected and measured rates; counts: expected / measured; auto: what it takes, by the time of the best join",
+        caption=_caption(report),
+    )
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading in ("device", "join") else "right")
     last = None
+    taken = {tuple(one[name] for name in ("device", "rows", "memory", "zipf")): one for one in report["choices"]}
     for result in report["results"]:
         cell = [result["device"], f"{result['rows']:,}", result["memory"], f"{result['zipf']:g}"]
         if last is not None and cell != last:
             table.add_section()
-        table.add_row(*cell, result["join"], *_cells(result))
+        choice = taken.get((result["device"], result["rows"], result["memory"], result["zipf"]))
+        mark = f"{choice['ratio']:.2f}x" if choice is not None and choice["auto"] == result["join"] else ""
+        table.add_row(*cell, result["join"], mark, *_cells(result))
         last = cell
     return table
 
@@ -51,6 +57,13 @@ def _caption(report: dict[str, Any]) -> str:
     lines = [f"{rows}. Error of the rate, median and worst, by device and join:"]
     for one in report["errors"]:
         lines.append(f"{one['device']}, {one['join']}: {one['median']:.1%}, {one['worst']:.1%} ({one['cells']} cells)")
+    if report["choices"]:
+        worst = max(report["choices"], key=lambda one: float(one["ratio"]))
+        lines.append(
+            f"auto takes at worst {worst['ratio']:.2f}x the time of the best join, in {len(report['choices'])} cells: "
+            f"{worst['auto']} for {worst['best']} ({worst['device']}, {worst['rows']:,} rows, {worst['memory']}, "
+            f"Zipf {worst['zipf']:g})"
+        )
     return "\n".join(lines)
 
 

@@ -8,40 +8,30 @@ ratio would be 1 on a machine that does nothing else.
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming import StreamingQuery
 from rich.table import Table
 
 from millrace.bench.data import StreamFiles, warm_page_cache
 from millrace.bench.enrich.contenders import Workload, open_master_table
+from millrace.bench.enrich.in_turn import QUIET, batch_seconds, run_in_turn
 from millrace.bench.enrich.measure import Progress, folders, prepared
-from millrace.bench.enrich.microbatch import CLOCK, BenchError, checksum
+from millrace.bench.enrich.microbatch import CLOCK, checksum
 from millrace.bench.enrich.results import OK
 from millrace.bench.options import EnrichOptions
 
 WANTED = {"plain": 0, "plain-again": 0, "hot-keys": 100}
-_PATIENCE_SECONDS = 120
-_QUIET = {
-    "spark.sql.streaming.pollingDelay": "100ms",  # of queries that wait for their turn
-    "spark.sql.streaming.numRecentProgressUpdates": "10000",
-    "spark.sql.streaming.noDataProgressEventInterval": "3600000",
-}
 
 
 def run_hot_keys(options: EnrichOptions, progress: Progress | None = None) -> dict[str, Any]:
     """Run the benchmark; the returned values are plain, ready for JSON."""
     progress = progress or Progress()
-    with folders(options.data, options.rebuild) as where, prepared(options, where, progress.say, _QUIET) as ready:
+    with folders(options.data, options.rebuild) as where, prepared(options, where, progress.say, QUIET) as ready:
         table = open_master_table(ready.work)
         warm_page_cache(ready.work.store("millrace"))
         results = [_measured(ready.work, table, files, where.scratch / str(files.batch_rows)) for files in ready.streams]
@@ -54,26 +44,19 @@ def run_hot_keys(options: EnrichOptions, progress: Progress | None = None) -> di
 
 def _measured(work: Workload, table: Any, files: StreamFiles, scratch: Path) -> dict[str, Any]:
     """One size of micro-batches: seconds of each query, and their ratios round by round."""
-    cold = work.options.cold_batches
-    with _started(work, table, files, scratch) as queries:
-        names = list(queries)
-        for number in range(files.batches):
-            work.say(f"{files.batch_rows:,} rows a batch, round {number + 1} of {files.batches}")
-            for place in range(len(names)):
-                name = names[(place + number) % len(names)]
-                _give(files, number, scratch / name)
-                _wait_for(queries[name], number + 1)
-        progress = {name: _with_rows(query) for name, query in queries.items()}
-    for name, entries in progress.items():
-        if [entry.numInputRows for entry in entries] != [files.batch_rows] * files.batches:
-            raise BenchError(f"expected {files.batches} micro-batches of {files.batch_rows} rows; {name} had others.")
-    seconds = {name: [entry.durationMs["addBatch"] / 1000 for entry in entries][cold:] for name, entries in progress.items()}
+    transforms = {name: partial(_enriched, work.options, table, wanted) for name, wanted in WANTED.items()}
+
+    def said(number: int) -> None:
+        work.say(f"{files.batch_rows:,} rows a batch, round {number + 1} of {files.batches}")
+
+    progress = run_in_turn(work.spark, transforms, files, scratch, said=said)
+    seconds = {name: batch_seconds(entries, work.options.cold_batches) for name, entries in progress.items()}
     rows_out = {tuple(entry.sink.numOutputRows for entry in entries) for entries in progress.values()}
     return {
         "batch_rows": files.batch_rows,
         "seconds": seconds,
         "median_seconds": {name: median(values) for name, values in seconds.items()},
-        "ratios": {name: _ratios(seconds[name], seconds["plain"]) for name in names if name != "plain"},
+        "ratios": {name: _ratios(seconds[name], seconds["plain"]) for name in WANTED if name != "plain"},
         "rows_agree": len(rows_out) == 1,
         "checksums": [
             checksum(work.spark, partial(_enriched, work.options, table, wanted), files, work.options.columns)
@@ -89,23 +72,6 @@ def _ratios(ones: Sequence[float], others: Sequence[float]) -> dict[str, float]:
     return {"low_quartile": round(low, 4), "median": round(middle, 4), "high_quartile": round(high, 4)}
 
 
-@contextmanager
-def _started(work: Workload, table: Any, files: StreamFiles, scratch: Path) -> Iterator[dict[str, StreamingQuery]]:
-    """The queries, each waiting for folders of files under a path of its own."""
-    queries = dict[str, StreamingQuery]()
-    try:
-        for name, wanted in WANTED.items():
-            (scratch / name).mkdir(parents=True)
-            reader = work.spark.readStream.schema(from_arrow_schema(files.schema))
-            enriched = _enriched(work.options, table, wanted, reader.parquet(f"{scratch / name}/round-*"))
-            writer = enriched.writeStream.format("noop").option("checkpointLocation", str(scratch / f"{name}-checkpoint"))
-            queries[name] = writer.start()
-        yield queries
-    finally:
-        for query in queries.values():
-            query.stop()
-
-
 def _enriched(options: EnrichOptions, table: Any, wanted: int, stream: DataFrame) -> DataFrame:
     import millrace as mr
 
@@ -113,28 +79,6 @@ def _enriched(options: EnrichOptions, table: Any, wanted: int, stream: DataFrame
         stream, table, on="key", how=options.how, columns=list(options.columns), memory=options.memory, hot_keys=wanted
     )
     return enriched
-
-
-def _give(files: StreamFiles, batch: int, source: Path) -> None:
-    """Put the files of a micro-batch before a query, all at once."""
-    made = source / f"making-{batch:05d}"
-    made.mkdir()
-    for path in files.batch_files(batch):
-        os.symlink(path, made / Path(path).name)
-    made.rename(source / f"round-{batch:05d}")
-
-
-def _wait_for(query: StreamingQuery, batches: int) -> None:
-    end = time.monotonic() + _PATIENCE_SECONDS
-    while len(_with_rows(query)) < batches:
-        failed = query.exception()
-        if failed is not None or time.monotonic() > end:
-            raise BenchError(f"a query did not end its micro-batch: {failed or 'it takes too long'}")
-        time.sleep(0.05)
-
-
-def _with_rows(query: StreamingQuery) -> list[Any]:
-    return [entry for entry in query.recentProgress if entry.numInputRows]
 
 
 def hot_keys_table(report: dict[str, Any]) -> Table:

@@ -1,0 +1,1 @@
+"""`millrace bench follow`."""
