@@ -89,7 +89,7 @@ class FollowingJoin:
         self._budget, self._free = budget, budget.free_bytes
         counters = _counters(self._free)
         self._bytes = self._free - Watch.bytes_for(counters)  # of the join
-        self._strategy, self._look_tuples = strategy, look_tuples
+        self._look_tuples = look_tuples
         strategies = None if strategy == "auto" else (strategy,)
         self._tuner = Tuner(relation, spec, self._bytes, strategies, costs_of, parameters)
         with self._speaking_of_all_memory():
@@ -142,6 +142,11 @@ class FollowingJoin:
     def capacity(self) -> int:
         """Tuples that can wait at once, with the present settings."""
         return int(self.held.capacity)
+
+    @property
+    def look_tuples(self) -> int:
+        """Tuples between two looks."""
+        return self._look_tuples or max(_LEAST_LOOK, _LOOK_WINDOWS * self.capacity)
 
     @property
     def settled(self) -> bool:
@@ -208,9 +213,8 @@ class FollowingJoin:
     # --- changes
 
     def _begin_look(self) -> None:
-        tuples = self._look_tuples or max(_LEAST_LOOK, _LOOK_WINDOWS * self.capacity)
-        self._look_at = self._taken + tuples
-        self._watch.begin(tuples)
+        self._look_at = self._taken + self.look_tuples
+        self._watch.begin(self.look_tuples)
 
     def _look(self) -> None:
         """Step 2."""
