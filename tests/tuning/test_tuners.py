@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.cost.simulations import SPEC, Scene
 
-from millrace.catalog import ALGORITHMS, check_memory
+from millrace.catalog import ALGORITHMS, check_memory, make_join
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, ParameterError, RateError
 from millrace.cost.expected import StreamShape
@@ -48,6 +48,20 @@ def test_a_join_can_be_made_with_its_tuned_settings_and_is_no_worse_for_them(nam
 @pytest.mark.parametrize("order", ["scattered", "sorted"])
 def test_joins_that_tune_themselves_are_within_a_fiftieth_of_the_best(name: str, order: Any) -> None:
     assert tuned(name, replace(BIG, order=order)).own_is_best
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.75])
+def test_a_share_that_was_named_is_expected_as_it_will_be_divided(share: float) -> None:
+    given = {"cache_share": share, "buffer_pages": 20}
+    try:
+        join: Any = make_join("chybridjoin", SCENE.relation, SPEC, Budget(SCENE.memory_bytes), **given)
+    except BudgetError:
+        assert share == 0.75
+        with pytest.raises(BudgetError):
+            SCENE.forecast("chybridjoin", **given)
+    else:
+        expected = SCENE.forecast("chybridjoin", **given).expected
+        assert (expected.settings["cache_share"], expected.window_tuples) == (pytest.approx(join.cache_share), join.capacity)
 
 
 @pytest.mark.parametrize("name", ["xhybridjoin", "chybridjoin", "partitionjoin"])

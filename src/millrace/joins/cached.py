@@ -142,7 +142,8 @@ class CachedJoin:
         """What both stages are expected to do, once the front stage has learned: in the long run, or with so many rows and then
         no more. An error if the budget is too small. No array is made."""
         shares = cls.shares if cache_share == "auto" else (cache_share,)
-        found = [cls._expect(relation, spec, budget, stream, share, rows, parameters) for share in shares]
+        fixed = cache_share != "auto"
+        found = [cls._expect(relation, spec, budget, stream, share, fixed, rows, parameters) for share in shares]
         if len(found) == 1:
             return found[0]
         gains = [cost.gain(float(one.settings.get("cache_share", 0.0)), one.answered) for one in found]  # 0: no front stage
@@ -152,14 +153,15 @@ class CachedJoin:
 
     @classmethod
     def _expect(
-        cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, share: float, rows: float | None,
-        parameters: dict[str, Any],
+        cls, relation: Relation, spec: JoinSpec, budget: Budget, stream: StreamShape, share: float, fixed: bool,
+        rows: float | None, parameters: dict[str, Any],
     ) -> Expected:  # fmt: skip
-        """What is expected of one share of the memory."""
+        """What is expected of one share of the memory. `fixed`: it is not made smaller where the back stage needs more."""
         back = Back(cls.back_class, parameters)
         division = divide_stages(
-            relation, spec, budget, back, cache_share=share if share == 0 else "auto", recent=cls.counts_recent_keys, now=share
-        )
+            relation, spec, budget, back, cache_share=share if fixed or share == 0 else "auto", recent=cls.counts_recent_keys,
+            now=share,
+        )  # fmt: skip
         rest, answered, keys = stream, 0.0, 0
         if division.front is not None:
             keys = kept_keys(relation, spec, division.front, stream.sigma)
