@@ -1,8 +1,8 @@
 """`millrace bench enrich-auto`: whether `strategy="auto"` takes the right join on Spark, and what `mr.explain` expects.
 
 1. This machine is calibrated with Spark, as by `millrace tune --calibrate --spark`.
-2. In each workload (read mode x memory x rows of a micro-batch) `mr.explain` ranks all joins. Those of the first three that do
-   something else, the join that auto takes, and `sweepjoin` run as streaming queries that get each micro-batch in turn.
+2. In each workload (read mode x memory x rows of a micro-batch) `mr.explain` is asked about all joins. The three that it
+   expects to be fastest, the join that auto takes, and `sweepjoin` run as streaming queries that get each micro-batch in turn.
 3. The time of auto's join is divided by that of the best one. The time that was expected is compared with the measured one.
 """
 
@@ -29,6 +29,7 @@ from millrace.bench.enrich.measure import Progress, folders, prepared
 from millrace.bench.enrich.microbatch import CLOCK
 from millrace.bench.enrich.results import OK, Result
 from millrace.bench.options import EnrichOptions
+from millrace.catalog import ALGORITHMS
 from millrace.core.calibration import FOLDER_VARIABLE
 from millrace.core.errors import BudgetError
 
@@ -95,10 +96,10 @@ def _measured(work: Workload, table: Any, case: Case, scratch: Path, progress: P
     explained = _call("explain", options, table, case, "auto", source)
     chosen = explained.strategy
     expected = {chosen: explained.seconds_per_batch(rows)}
-    for name in explained.candidates:
-        if name not in expected:
+    for row in ALGORITHMS:
+        if "spark" in row.hosts and row.name not in expected:
             try:
-                expected[name] = _call("explain", options, table, case, name, source).seconds_per_batch(rows)
+                expected[row.name] = _call("explain", options, table, case, row.name, source).seconds_per_batch(rows)
             except BudgetError:
                 continue
     best = sorted(expected, key=expected.__getitem__)[:_MOST_RIVALS]
