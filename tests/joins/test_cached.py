@@ -10,7 +10,7 @@ from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError
 from millrace.core.host import Host
 from millrace.core.protocols import JoinSpec
-from millrace.joins.cache_share import LEAST_SHARE, best_share
+from millrace.joins.cache_share import LEAST_SHARE, best_drained_share, best_share
 from millrace.joins.chybridjoin import CHybridJoin
 from millrace.joins.cinlj import CachedIndexNestedLoopJoin
 from millrace.joins.cmeshjoin import CMeshJoin
@@ -213,3 +213,12 @@ def test_a_front_stage_without_hits_rests_until_the_stream_has_hot_keys_again(ro
     prices += [step.output.column("price").to_numpy() for step in host.drain()]
     counted = np.bincount(np.concatenate(prices) // rows_each, minlength=keys)
     assert np.array_equal(counted, rows_each * np.bincount(np.concatenate((even, even, hot, hot)), minlength=keys))
+
+
+def test_a_drained_back_stage_keeps_what_the_misses_of_a_group_need() -> None:
+    scores = 1_000.0 / np.arange(1, 1_001)
+    few, many = 100.0, 100_000.0  # rows of a group
+    assert best_drained_share(0.5, 0.6, scores, 1_000, few, 10_000) == 0.8
+    assert best_drained_share(0.5, 0.6, scores, 1_000, many, 10_000) < 0.5
+    assert best_drained_share(0.5, 0.6, scores, 4_000, few, 10_000) == 0.5  # there is room for more keys already
+    assert best_drained_share(0.5, 0.0, np.zeros(0), 1_000, few, 10_000) == 0.5

@@ -17,6 +17,7 @@ from tests.spark.tables import built_table
 import millrace as mr
 from millrace.catalog import ALGORITHMS
 from millrace.core.errors import BudgetError, ParameterError, StrategyError
+from millrace.spark.front_stages import TaskSettings
 
 pytestmark = pytest.mark.spark
 
@@ -155,3 +156,53 @@ def test_bad_input_is_refused_before_anything_runs(spark: SparkSession, warehous
     with pytest.raises(BudgetError, match="give memory=") as small:
         mr.enrich(stream, table, "id", strategy="chybridjoin", read="direct", memory="20k")
     mr.enrich(stream, table, "id", strategy="chybridjoin", read="direct", memory=small.value.needed_bytes)
+
+
+def test_a_task_begins_with_the_group_that_fitted_last(spark: SparkSession, warehouse: Path, new_workers: Any) -> None:
+    """A few rows are long, and the stream wants them: planned by the mean row, a group takes too much memory."""
+    texts = ["x" * (20_000 if i < 20 else 1) for i in range(20_000)]
+    table = built_table(warehouse / "t", pa.table({"id": np.arange(20_000), "text": texts}))
+    keys = pa.table({"id": np.random.default_rng(1).integers(0, 20, 8_000)})
+    stream = read_stream(spark, write_files(keys, warehouse / "in", 8))
+    enriched = mr.enrich(stream, table, "id", strategy="sweepjoin", read="direct", memory="8m")
+    new_workers()  # one or two, for one task after the other
+    first, *others = mr.reports(run_query(enriched, warehouse, sink="noop").query)
+    assert first.group_rows is not None
+    assert first.group_rows[1] < 1_000
+    assert [report.matched for report in (first, *others)] == [1_000] * 8
+    again = min(others, key=lambda report: report.counts.probes)  # in a worker that had a task before
+    assert again.group_rows is not None
+    assert again.group_rows[1] <= 2 * first.group_rows[1]
+    assert again.counts.probes < 0.9 * first.counts.probes  # no group was given up
+
+
+@pytest.mark.parametrize("share", ["auto", 0.3])
+def test_the_share_of_the_front_stage_follows_the_stream_unless_it_is_given(
+    spark: SparkSession, warehouse: Path, new_workers: Any, share: Any
+) -> None:
+    rows = pa.table({"id": np.arange(60_000), "price": np.arange(60_000) * 7 + (share == "auto")})
+    table = built_table(warehouse / "t", rows)
+    keys = pa.table({"id": np.random.default_rng(1).zipf(1.1, 320_000) % 60_000})
+    stream = read_stream(spark, write_files(keys, warehouse / "in", 8))
+    enriched = mr.enrich(stream, table, "id", "left", strategy="csweepjoin", read="direct", memory="1m", cache_share=share)
+    new_workers()
+    reports = mr.reports(run_query(enriched, warehouse, sink="noop").query)
+    sizes = [report.cache_bytes for report in reports]
+    assert len(sizes) == 8
+    assert (len(set(sizes)) > 1) == (share == "auto")
+    assert all(report.ledger.rows_in == report.matched + report.unmatched == 40_000 for report in reports)
+    assert max(report.memory_bytes for report in reports) <= 1 << 20
+
+
+def test_a_share_that_gave_less_is_left_again_and_not_tried_soon() -> None:
+    settings = TaskSettings()
+    settings.follow(0.5, 0.8, seconds=1.0)
+    assert settings.cache_share == 0.8
+    settings.follow(0.8, 0.8, seconds=1.2)
+    assert settings.cache_share == 0.5
+    for _ in range(20):
+        settings.follow(0.5, 0.8, seconds=1.0)
+    assert settings.cache_share == 0.5
+    for _ in range(20):
+        settings.follow(0.5, 0.8, seconds=1.0)
+    assert settings.cache_share == 0.8  # the stream may have changed

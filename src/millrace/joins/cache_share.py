@@ -4,6 +4,9 @@
     back stage:  1 - s of the memory, about 1 - s of its rate, and 1 - p of the tuples
 
 The rate of both goes with (1 - s) / (1 - p). The scores of the keys in memory tell p for other shares.
+
+Where a host drains the join after each group of rows, the window of the back stage need not hold more than the misses of a
+group: memory beyond that is better spent in front.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ FIRST_SHARE = 0.15  # the share that the paper finds best; where "auto" begins
 DRAINED_SHARE = 0.5  # where a host drains the join after so many tuples, and an index finds their pages: few tuples wait
 LEAST_SHARE = 1 / 128
 SHARES = (LEAST_SHARE, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+DRAINED_SHARES = (LEAST_SHARE, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 LEARNED = 0.985  # of what the same keys would answer if they were always the most frequent: measured
 BETTER = 1.05  # a change must promise this much, because all tuples have to leave first
 
@@ -127,19 +131,47 @@ def best_share(share: float, hit_share: float, scores: FloatArray, shares: Seque
     `scores`: of the keys in memory, the highest first. They say how much of the stream fewer keys would answer. For more keys,
     the growth from half of the keys to all of them is carried on, as by Zipf's law: as much for each doubling.
     """
-    total = float(scores.sum()) if len(scores) else 0.0
-    if total <= 0:
+    if not len(scores) or float(scores.sum()) <= 0:
         return LEAST_SHARE if share > 2 * LEAST_SHARE else share
-    upto = np.cumsum(scores) / total * hit_share
-    doubling = float(upto[-1] - upto[max(0, len(upto) // 2 - 1)])
+    answered = _answered(hit_share, scores)
 
     def rate(other: float) -> float:
-        keys = len(scores) * other / share
-        if keys <= len(scores):
-            answered = float(upto[max(0, int(keys) - 1)])
-        else:
-            answered = hit_share + doubling * float(np.log2(keys / len(scores)))
-        return gain(other, min(answered, 0.99))
+        return gain(other, answered(len(scores) * other / share))
 
     best = max(shares, key=rate)
     return best if rate(best) > BETTER * rate(share) else share
+
+
+def best_drained_share(
+    share: float, hit_share: float, scores: FloatArray, room: int, group_rows: float, capacity: int,
+    shares: Sequence[float] = DRAINED_SHARES,
+) -> float:  # fmt: skip
+    """The same for a host that drains the join after each group of so many rows.
+
+    `room`: keys that the front stage has room for now; with room to spare, more of it answers no more. `capacity`: tuples that
+    the back stage has room for now. It works in several turns if the misses of a group are more.
+    """
+    if not len(scores) or float(scores.sum()) <= 0:
+        return share
+    answered = _answered(hit_share, scores, grows=len(scores) > 0.9 * room)
+
+    def cost(other: float) -> float:
+        missed = 1.0 - answered(room * other / share)
+        window = max(1.0, capacity * (1 - other) / (1 - share))
+        return missed * max(1.0, group_rows * missed / window)
+
+    best = min(shares, key=cost)
+    return best if BETTER * cost(best) < cost(share) else share
+
+
+def _answered(hit_share: float, scores: FloatArray, *, grows: bool = True) -> Callable[[float], float]:
+    """The share of the stream that so many keys would answer. With `grows`, more keys than there are would answer more."""
+    upto = np.cumsum(scores) / float(scores.sum()) * hit_share
+    doubling = float(upto[-1] - upto[max(0, len(upto) // 2 - 1)]) if grows else 0.0
+
+    def answered(keys: float) -> float:
+        if keys <= len(scores):
+            return min(float(upto[max(0, int(keys) - 1)]), 0.99)
+        return min(hit_share + doubling * float(np.log2(keys / len(scores))), 0.99)
+
+    return answered

@@ -28,16 +28,19 @@ from millrace.core.ledger import Ledger
 from millrace.core.protocols import SemiStreamJoin
 from millrace.core.rowbytes import sizes_of
 from millrace.core.step import Step, StepCounts
+from millrace.core.unitcosts import UnitCosts
+from millrace.joins.cache_share import best_drained_share
 from millrace.joins.cached import CachedJoin
 from millrace.joins.hot_rows import HotRows
 from millrace.joins.several import Several
 from millrace.relations.stored import StoredRelation
-from millrace.spark.front_stages import FrontRows
+from millrace.spark.front_stages import FrontRows, TaskSettings
 from millrace.spark.group_order import Gathered, in_stream_order, no_rows
 from millrace.spark.key_sketch import KeySketch
 from millrace.spark.memory_split import LOOKED_UP_ROWS, SPARE_TEXT, GroupRows
 from millrace.spark.plan import JoinPlan
 from millrace.spark.registry import unit_costs
+from millrace.tuning.watch import seconds_of
 
 EMIT_ROWS = 8_192
 EMIT_BYTES = 8 << 20  # that go back at a time, but for a single row
@@ -65,12 +68,15 @@ class TaskTable:
         self.reversed_ranges: Callable[[], int] = lambda: 0
         self._changes = int(self.plan is not plan)
         self._group_rows: tuple[int, int] | None = None  # the smallest and the largest group so far
+        self._largest_group = 0  # of the whole task
         self._budget = self.plan.budget()
         self._reported = self._before = StepCounts()
         self._front: FrontRows | None = None
         if algorithm(self.plan.asked.strategy).cached and isinstance(self.relation, StoredRelation):
             self._front = FrontRows.of(self.relation, self.plan.asked.spec)
         self._cached: CachedJoin | None = None  # the join of this task, if it has a front stage
+        self._warm = False  # whether the front stage had rows when the task began
+        self.settings = TaskSettings.of(self.plan, self.relation)
         asked = self.plan.asked
         self._sketch = KeySketch(asked.hot_keys, asked.key_types) if asked.hot_keys else None
 
@@ -81,14 +87,28 @@ class TaskTable:
     def new_join(self) -> SemiStreamJoin:
         """The join, with nothing in it, in a new budget."""
         self.peak_bytes = max(self.peak_bytes, self._budget.peak_bytes)
-        self._budget = self.plan.budget()
-        hot = self._hot_rows()
-        join = self.plan.join(self.relation, self._budget, **self._known(), **({"hot": hot} if hot is not None else {}))
+        hot, first = self._hot_rows(), self._cached is None
+        join = self._made(hot)
         self._cached = join if isinstance(join, CachedJoin) and join.front is not None else None
         if self._cached is not None and self._front is not None:
             self._front.warm(self._cached)
+        if first and self._cached is not None and self._cached.front is not None:
+            self._warm = self._cached.front.hot.keys > 0
         self.reversed_ranges = lambda: getattr(join, "reversed_ranges", 0)
         return join
+
+    def _made(self, hot: HotRows | None) -> SemiStreamJoin:
+        """The join with the settings that did well in tasks before, if the memory does for them."""
+        more: dict[str, Any] = {"hot": hot} if hot is not None else {}
+        self._budget = self.plan.budget()
+        if self.settings.cache_share is not None:
+            try:
+                known = {**self._known(), **more, "cache_share": self.settings.cache_share}
+                return self.plan.join(self.relation, self._budget, **known)
+            except BudgetError:
+                self.settings.cache_share = None
+                self._budget = self.plan.budget()
+        return self.plan.join(self.relation, self._budget, **self._known(), **more)
 
     def _hot_rows(self) -> HotRows | None:
         """Rows that the front stage begins with: of the join before in this task, or of a task before."""
@@ -131,6 +151,7 @@ class TaskTable:
         self.groups += 1
         least, most = self._group_rows or (rows, rows)
         self._group_rows = min(least, rows), max(most, rows)
+        self._largest_group = max(self._largest_group, rows)
 
     def note_bytes(self, more: int) -> None:
         """So many bytes were in use beside those of the budget."""
@@ -173,7 +194,22 @@ class TaskTable:
         take = getattr(self.relation, "take_io_counts", None)
         return json.dumps(counts | (take() if take is not None else {}))
 
+    def _follow(self) -> None:
+        """Find the share of the memory that the front stage should have in the next task, unless the call says it."""
+        join, counts = self._cached, self.ledger.totals
+        if join is None or join.front is None or not self._warm or "cache_share" in dict(self.plan.asked.front):
+            return
+        hot, share = join.front.hot, join.cache_share
+        if not 0 < share < 1 or counts.front_lookups < hot.capacity:
+            return
+        rows = self._largest_group or counts.front_lookups
+        hits = counts.front_hits / counts.front_lookups
+        best = best_drained_share(share, hits, np.sort(hot.scores())[::-1], hot.capacity, rows, join.capacity)
+        costs = self._known().get("costs", UnitCosts())
+        self.settings.follow(share, best, seconds_of(counts, self.ledger.steps, costs) / max(1, counts.tuples_in))
+
     def close(self) -> None:
+        self._follow()
         if self._front is not None and self._cached is not None and self._cached.front is not None:
             self._front.give_back(self._cached.front.hot)
         if self.plan.counters is not None:
@@ -300,7 +336,8 @@ class _Groups:
         self._limit_bytes = sum(table.plan.memory.limit_bytes for table in tables)
         self._bounds = _narrowest([table.plan.group for table in tables])
         self.most_rows = self._bounds.most
-        self.rows = self._bounds.start  # of the next group
+        fitted = [table.settings.group_rows for table in tables]
+        self.rows = min([self._bounds.start, *(rows for rows in fitted if rows is not None)])  # of the next group
         self.output_schema = tables[-1].plan.asked.spec.output_schema(tables[-1].relation)
         self._begin()
 
@@ -360,18 +397,25 @@ class _Groups:
         """Let groups grow again, if a group of twice the size would surely fit."""
         for table in self._tables:
             table.note_group(rows)
-        if 4 * found_bytes < self._limit_bytes:
+        if 4 * found_bytes * self.rows < self._limit_bytes * rows:  # the last group of a batch may be a small one
             self.rows = min(self._bounds.most, 2 * self.rows)
+        self._keep_rows()
 
     def _give_up(self, rows: int, left: int, found_bytes: int) -> None:
         """Forget a group, of which some tuples had left, and say how many rows the next may have."""
         if rows == 1:
             raise self._tables[0].too_long(found_bytes, self._limit_bytes)
         self.rows = max(self._bounds.least, rows // 16, min(rows // 2, left // 2))
+        self._keep_rows()
         del self._host  # its joins go before new ones are made
         for table in self._tables:
             table.give_up_group()
         self._begin()
+
+    def _keep_rows(self) -> None:
+        """For the next task in this worker."""
+        for table in self._tables:
+            table.settings.group_rows = self.rows
 
     def _said(self, steps: Iterator[Step]) -> Iterator[Step]:
         """The same steps. A budget error of one join is reworded for the whole memory of the call."""

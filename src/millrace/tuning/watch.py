@@ -61,14 +61,8 @@ class Seen:
 
     def rate(self, costs: UnitCosts) -> float:
         """Tuples a second, by what the steps did."""
-        counts = self.counts
-        reads = (
-            counts.seeks * (costs.seek + costs.request)
-            + counts.bytes_read * costs.read_byte
-            + counts.index_reads * costs.index_read
-        )
-        seconds = reads + costs.work(counts, self.steps)
-        return counts.removed / seconds if seconds > 0 else float("inf")
+        seconds = seconds_of(self.counts, self.steps, costs)
+        return self.counts.removed / seconds if seconds > 0 else float("inf")
 
     def like(self, other: Seen) -> bool:
         """Whether the streams, and the table, are about the same: forecasts would be, too."""
@@ -83,6 +77,16 @@ class Seen:
     def grown_from(self, rows: int) -> bool:
         """Whether the table has clearly more rows than that, or fewer."""
         return max(self.rows, rows) > _GROWN * min(self.rows, rows)
+
+
+def seconds_of(counts: StepCounts, steps: int, costs: UnitCosts) -> float:
+    """What so many steps take that did this."""
+    reads = (
+        counts.seeks * (costs.seek + costs.request)
+        + counts.bytes_read * costs.read_byte
+        + counts.index_reads * costs.index_read
+    )
+    return reads + costs.work(counts, steps)
 
 
 def _upto(shares: tuple[float, ...]) -> list[float]:
