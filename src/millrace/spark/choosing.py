@@ -1,8 +1,8 @@
 """The join for a table of an `enrich` call with `strategy="auto"`: all that can serve are planned, and the fastest is taken.
 
 Fastest means: the least seconds for the rows of a task, beside the fastest join for as many rows, over micro-batches of several
-sizes. What Spark takes beside the join is the same for all but a broadcast, which is compared by whole micro-batches. A broadcast
-makes small micro-batches slower, so it is taken only where somebody says how many rows arrive.
+sizes. What Spark takes beside the join is the same for all but a broadcast, which is compared by whole micro-batches. A
+broadcast makes small micro-batches slower, so it is taken only where somebody says how many rows arrive.
 """
 
 from __future__ import annotations
