@@ -56,12 +56,15 @@ def test_the_table_shows_every_cell_and_the_worst_error(report: dict[str, Any]) 
 
 def test_errors_are_median_and_worst_of_the_cells_that_ran() -> None:
     results = [
-        {"status": "ok", "device": "ssd", "join": "inlj", "error": error} for error in (0.01, 0.02, 0.3)
-    ] + [{"status": "needs 5 bytes", "device": "ssd", "join": "inlj"}]  # fmt: skip
-    assert errors(results) == [
-        {"device": "ssd", "join": "inlj", "cells": 3, "median": 0.02, "worst": 0.3},
-        {"device": "ssd", "join": "all", "cells": 3, "median": 0.02, "worst": 0.3},
+        {"status": "ok", "device": "ssd", "join": "inlj", "error": error, "error_at_speed": 2 * error, "in_stride": True}
+        for error in (0.01, 0.02, 0.3)
     ]
+    results += [
+        {"status": "needs 5 bytes", "device": "ssd", "join": "inlj"},
+        {"status": "ok", "device": "ssd", "join": "inlj", "error": 2.0, "error_at_speed": 2.0, "in_stride": False},
+    ]
+    rates = {"cells": 3, "median": 0.02, "worst": 0.3, "median_at_speed": 0.04, "worst_at_speed": 0.6}
+    assert errors(results) == [{"device": "ssd", "join": join, **rates} for join in ("inlj", "all")]
 
 
 def test_the_command_draws_a_picture_and_refuses_a_bad_one_before_it_runs(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,18 @@ def test_rows_that_arrive_too_fast_are_told_with_the_most_that_can_be_had(sales:
     assert found.keeps_up is False
     assert "does not keep up" in str(found)
     assert f"{found.tuples_per_second:,.0f} is the most" in str(found)
+    assert "with any memory" in str(found) or "more memory does not help" in str(found)
+
+
+def test_the_memory_that_would_keep_up_is_named(sales: DataFrame, products: mr.MasterTable) -> None:
+    asked = {"read": "direct", "strategy": "meshjoin"}
+    rate = mr.explain(sales, products, "id", memory="8m", **asked).tuples_per_second
+    short = mr.explain(sales, products, "id", memory="1m", arrivals_per_second=0.8 * rate, **asked)
+    assert short.keeps_up is False
+    enough = re.search(r"; ([\d.]+ MiB) would keep up", str(short))
+    assert enough is not None, str(short)
+    memory = int(float(enough[1].split()[0]) * (1 << 20))
+    assert mr.explain(sales, products, "id", memory=memory, arrivals_per_second=0.8 * rate, **asked).keeps_up
 
 
 def test_reads_are_forecast_only_where_pages_are_read(sales: DataFrame, products: mr.MasterTable) -> None:

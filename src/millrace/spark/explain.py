@@ -34,6 +34,8 @@ from millrace.tuning.skew import Skew
 _SHOWN_ROWS = (20_000, 200_000, 1_000_000)  # of a micro-batch
 _OTHER_MEMORY = (0.25, 0.5, 2.0, 4.0)  # times the memory given
 _NOTABLE = 1.1  # times the rate: less is not worth a line
+_DOUBLINGS = 7  # of the memory given, to find out which memory would keep up
+_HARDLY = 1.02  # times the rate: more memory that gives no more is of no use
 _HEAD = 1_000  # keys of a sample
 _CERTAIN = 5  # rows of a key in a sample: fewer may be chance
 _MOST_SAMPLE = 10_000_000
@@ -178,7 +180,7 @@ class Explanation:
         if not self.keeps_up:
             return (
                 f"{arrivals:,.0f} rows a second: does not keep up; {self.tuples_per_second:,.0f} is the most with "
-                f"memory={format_bytes(self._call.memory_bytes)}"
+                f"{format_bytes(self._call.memory_bytes)}; {self._with_more_memory(arrivals)}"
             )
         latency = self.latency_seconds
         assert latency is not None
@@ -187,6 +189,23 @@ class Explanation:
             f"{arrivals:,.0f} rows a second: keeps up{head}; micro-batches of about {self.rows_per_batch:,.0f} rows, "
             f"{format_seconds(latency)} from arrival to result"
         )
+
+    def _with_more_memory(self, arrivals: float) -> str:
+        """Which memory would keep up; if none would, the highest rate that more memory gives."""
+        rate, memory = self.tuples_per_second, self._call.memory_bytes
+        for doubled in range(1, _DOUBLINGS + 1):
+            more = self._call.memory_bytes << doubled
+            _, rankings = self._call.plan(more)
+            forecast = _forecast(self._call, tuple(one.chosen for one in rankings))
+            if forecast.rows_for(arrivals) is not None:
+                return f"{format_bytes(more)} would keep up"
+            if forecast.highest_rate <= _HARDLY * rate:
+                break
+            rate, memory = forecast.highest_rate, more
+        most = "more memory does not help" if memory == self._call.memory_bytes else (
+            f"{rate:,.0f} is the most with any memory, from {format_bytes(memory)} on"
+        )  # fmt: skip
+        return f"{most}; spread the stream over more cores, or add fewer columns"
 
     def _runners_up(self) -> list[str]:
         found = []

@@ -42,15 +42,20 @@ class DiskCosts:
     remark: str = ""
 
 
-def calibrate_disk(place: Path, *, seconds: float = 4.0, sample_bytes: int = SAMPLE_BYTES, seed: int = 0) -> DiskCosts:
-    """Measure the disk of a big file, such as a shard; of a folder with a file of our own, which is gone afterwards."""
+def calibrate_disk(
+    place: Path, *, seconds: float = 4.0, sample_bytes: int = SAMPLE_BYTES, seed: int | None = None
+) -> DiskCosts:
+    """Measure the disk of a big file, such as a shard; of a folder with a file of our own, which is gone afterwards.
+
+    Without a seed other places are read each time: a virtual disk gives places again, from a cache of its own, that were read
+    before."""
     if place.is_dir():
         with _sample(place, sample_bytes) as file:
             return _measured(file, seconds, seed)
     return _measured(place, seconds, seed)
 
 
-def _measured(file: Path, seconds: float, seed: int) -> DiskCosts:
+def _measured(file: Path, seconds: float, seed: int | None) -> DiskCosts:
     reads: dict[str, ReadCosts] = {}
     spread: dict[str, float] = {}
     remark = ""
@@ -75,7 +80,7 @@ def _measured(file: Path, seconds: float, seed: int) -> DiskCosts:
     return DiskCosts(reads, spread, remark)
 
 
-def _reads(descriptor: int, mode: str, seconds: float, seed: int) -> tuple[ReadCosts, dict[str, float]]:
+def _reads(descriptor: int, mode: str, seconds: float, seed: int | None) -> tuple[ReadCosts, dict[str, float]]:
     size = os.fstat(descriptor).st_size
     with mmap.mmap(-1, _SIZES[-1], flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as buffer, memoryview(buffer) as view:
         if mode == "buffered":

@@ -2,8 +2,10 @@
 
 1. The cells (device x rows x memory x exponent) and the runs are those of `bench joins`: warm-up, then full speed.
 2. Each join is asked what it expects to do, with the same budget and the same stream (`Algorithm.expect`). Unit costs are those
-   of the device. On the disk they are measured before the run, as `millrace tune --calibrate` does.
-3. The error of a cell is |expected / measured - 1|. Counts are compared too, term by term: pages, seeks and probes of a tuple.
+   of the device. On the disk they are measured first, as `millrace tune --calibrate` does.
+3. The error of a cell is |expected / measured - 1|. A join that had no time to learn the keys of its front stage does not
+   count. The speed of a disk changes from minute to minute: the error "at speed" is that of a forecast that knows how long a
+   page took to read in the run itself. Counts are compared too, term by term: pages, seeks and probes of a tuple.
 4. In each cell the time of the join that `strategy="auto"` takes is divided by that of the best join.
 
 On a simulated device work takes what the unit costs say, so an error there is one of the equations alone.
@@ -34,11 +36,14 @@ from millrace.bench.joins.stores import Store, about_table, open_store
 from millrace.bench.options import JoinOptions
 from millrace.core.budget import Budget
 from millrace.core.errors import BudgetError, MillraceError
+from millrace.core.unitcosts import UnitCosts
 from millrace.cost.expected import Expected, StreamShape
 from millrace.tuning.calibrate import calibrate_machine
 from millrace.tuning.choose import choose
 
 _LEARNING = 12  # times the keys of a front stage
+_WINDOWS, _LONGEST = 8, 5  # windows measured on a disk, where that does not take more than so many times the seconds
+_TRIES = 4
 TERMS = ("pages_read", "seeks", "probes")
 
 
@@ -80,15 +85,21 @@ def run_cost(options: JoinOptions, progress: JoinProgress | None = None) -> dict
 
 def errors(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Median and worst error for each device and join, and for each device in all."""
-    found: dict[tuple[str, str], list[float]] = {}
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for result in results:
-        if result["status"] == OK:
+        if result["status"] == OK and result["in_stride"]:
             for join in (result["join"], "all"):
-                found.setdefault((result["device"], join), []).append(result["error"])
-    return [
-        {"device": device, "join": join, "cells": len(each), "median": median(each), "worst": max(each)}
-        for (device, join), each in sorted(found.items(), key=lambda one: (one[0][0], one[0][1] == "all"))
-    ]
+                found.setdefault((result["device"], join), []).append((result["error"], result["error_at_speed"]))
+    errors = []
+    for (device, join), pairs in sorted(found.items(), key=lambda one: (one[0][0], one[0][1] == "all")):
+        each, at_speed = zip(*pairs, strict=True)
+        errors.append(
+            {
+                "device": device, "join": join, "cells": len(each), "median": median(each), "worst": max(each),
+                "median_at_speed": median(at_speed), "worst_at_speed": max(at_speed),
+            }
+        )  # fmt: skip
+    return errors
 
 
 def _choice(
@@ -123,8 +134,7 @@ def _compared(cell: Cell, store: Store, contender: Contender, options: JoinOptio
     about |= {"memory_bytes": cell.memory_bytes, "zipf": cell.zipf}
     try:
         expected = _expected(cell, store, contender, options)
-        learning = _learning(contender, expected)
-        measured = [_measured(cell, store, contender, options, learning) for _ in range(options.repeats if store.real else 1)]
+        measured = [_measured(cell, store, contender, options, expected) for _ in range(options.repeats if store.real else 1)]
     except BudgetError as small:
         return {**about, "status": f"needs {small.needed_bytes:,} bytes"}
     except MillraceError as error:
@@ -132,34 +142,49 @@ def _compared(cell: Cell, store: Store, contender: Contender, options: JoinOptio
     finally:
         gc.collect()
     middle = sorted(measured, key=lambda one: one["tuples_per_second"])[len(measured) // 2]
-    rate, each = expected.rate(store.costs_of(contender.row.name)), expected.iteration.each()
+    costs, each = store.costs_of(contender.row.name), expected.iteration.each()
+    at_speed = expected.rate(_at_speed(costs, expected, middle))
     return {
         **about,
         "status": OK,
         **middle,
         "rates": [one["tuples_per_second"] for one in measured],
         "rows_right": all(one["rows_right"] for one in measured),
-        "expected_tuples_per_second": rate,
-        "error": abs(rate / middle["tuples_per_second"] - 1),
+        "expected_tuples_per_second": expected.rate(costs),
+        "expected_at_speed": at_speed,
+        "error": abs(expected.rate(costs) / middle["tuples_per_second"] - 1),
+        "error_at_speed": abs(at_speed / middle["tuples_per_second"] - 1),
         "expected_each": {name: each[name] for name in TERMS},
         "expected_answered_share": expected.answered,
         "settings": dict(expected.settings),
     }
 
 
-def _learning(contender: Contender, expected: Expected) -> float:
-    """Tuples behind which a front stage without a window of its own knows the keys that come often."""
-    recent = getattr(contender.row.join, "counts_recent_keys", False)
-    return _LEARNING * expected.settings.get("cached_keys", 0.0) if recent else 0.0
+def _at_speed(costs: UnitCosts, expected: Expected, measured: dict[str, Any]) -> UnitCosts:
+    """Costs with reads as fast as they were in the run: the seconds of a page, beside those expected of a page."""
+    pages, seconds = expected.iteration.pages_read, expected.iteration.read_seconds(costs)
+    if not measured["read_seconds_each"] or not pages or not seconds:
+        return costs
+    slower = measured["read_seconds_each"] / measured["each"]["pages_read"] / (seconds / pages)
+    return replace(costs, **{name: slower * getattr(costs, name) for name in ("seek", "read_byte", "request")})
 
 
-def _measured(cell: Cell, store: Store, contender: Contender, options: JoinOptions, learning: float) -> dict[str, Any]:
+def _measured(cell: Cell, store: Store, contender: Contender, options: JoinOptions, expected: Expected) -> dict[str, Any]:
     """The join at full speed, once in its stride."""
     run, _, relation = start_run(cell, store, contender, contender.parameters, options)
-    limits = limits_of(run.join, store, options)
+    limits, learning = limits_of(run.join, store, options), _learning(contender, expected)
     limits = replace(limits, tuples=max(limits.tuples, learning))
+    if store.real:
+        windows = _WINDOWS * limits.tuples / max(1.0, options.windows) / expected.rate(store.costs_of(contender.row.name))
+        limits = replace(limits, seconds=min(max(options.seconds, windows), _LONGEST * options.seconds))
     run.warm_up(Limits(limits.tuples, 3 * limits.seconds) if store.real else limits)
-    found = run.saturate(Limits(seconds=limits.seconds) if store.real else limits)
+    for _ in range(_TRIES):
+        share, reading = getattr(run.join, "cache_share", None), getattr(relation, "seconds", 0.0)
+        found = run.saturate(Limits(seconds=limits.seconds) if store.real else limits)
+        if getattr(run.join, "settled", True) and getattr(run.join, "cache_share", None) == share:
+            break  # otherwise it shared its memory out anew meanwhile, for which it drains
+    reading = getattr(relation, "seconds", 0.0) - reading if store.real else 0.0
+    in_stride = run.ledger.totals.tuples_in >= learning
     run.drain(relation.pages)
     counts, tuples = found["counts"], max(1, found["tuples"])
     looked_up = counts["front_lookups"]
@@ -170,8 +195,16 @@ def _measured(cell: Cell, store: Store, contender: Contender, options: JoinOptio
         "cpu_ns_per_tuple": found["cpu_ns_per_tuple"],
         "each": {name: counts[name] / tuples for name in TERMS},
         "answered_share": counts["front_hits"] / looked_up if looked_up else 0.0,
+        "read_seconds_each": reading / tuples,
+        "in_stride": in_stride,
         "rows_right": run.rows_right,
     }
+
+
+def _learning(contender: Contender, expected: Expected) -> float:
+    """Tuples behind which a front stage without a window of its own knows the keys that come often."""
+    recent = getattr(contender.row.join, "counts_recent_keys", False)
+    return _LEARNING * expected.settings.get("cached_keys", 0.0) if recent else 0.0
 
 
 def _expected(cell: Cell, store: Store, contender: Contender, options: JoinOptions) -> Expected:

@@ -8,10 +8,12 @@ from typing import Any
 from rich.table import Table
 
 from millrace.bench.joins.joins import OK
+from millrace.bench.options import REAL_DISK
 from millrace.core.errors import MillraceError, ParameterError
 
 _HEADINGS = (
-    "device", "rows", "memory", "Zipf", "join", "auto", "expected/s", "measured/s", "error", "pages/1k", "seeks/1k", "in front",
+    "device", "rows", "memory", "Zipf", "join", "auto", "expected/s", "measured/s", "error", "at speed", "pages/1k", "seeks/1k",
+    "in front",
 )  # fmt: skip
 _BANDS = ((0.1, "10 %"), (0.25, "25 %"))
 _FORMATS = (".png", ".svg", ".pdf")
@@ -46,7 +48,10 @@ def _cells(result: dict[str, Any]) -> list[str]:
     return [
         f"{result['expected_tuples_per_second']:,.0f}",
         f"{result['tuples_per_second']:,.0f}",
-        f"{result['expected_tuples_per_second'] / result['tuples_per_second'] - 1:+.1%}",
+        f"{result['expected_tuples_per_second'] / result['tuples_per_second'] - 1:+.1%}"
+        if result["in_stride"]
+        else "still learning",
+        f"{result['expected_at_speed'] / result['tuples_per_second'] - 1:+.1%}" if result["read_seconds_each"] else "",
         *(f"{1000 * expected[term]:,.2f} / {1000 * measured[term]:,.2f}" for term in ("pages_read", "seeks")),
         f"{front[0]:.0%} / {front[1]:.0%}" if any(front) else "",
     ]
@@ -56,7 +61,10 @@ def _caption(report: dict[str, Any]) -> str:
     rows = "every tuple came out once, with its row" if report["rows_agree"] else "ROWS ARE WRONG"
     lines = [f"{rows}. Error of the rate, median and worst, by device and join:"]
     for one in report["errors"]:
-        lines.append(f"{one['device']}, {one['join']}: {one['median']:.1%}, {one['worst']:.1%} ({one['cells']} cells)")
+        at_speed = f"; at speed {one['median_at_speed']:.1%}, {one['worst_at_speed']:.1%}" if one["device"] == REAL_DISK else ""
+        lines.append(
+            f"{one['device']}, {one['join']}: {one['median']:.1%}, {one['worst']:.1%}{at_speed} ({one['cells']} cells)"
+        )
     if report["choices"]:
         worst = max(report["choices"], key=lambda one: float(one["ratio"]))
         lines.append(

@@ -34,7 +34,7 @@ from millrace.core.calibration import FOLDER_VARIABLE
 from millrace.core.errors import BudgetError
 
 READS = ("mmap", "direct")
-MEMORY = ("8m", "64m")
+MEMORY = ("16m", "64m")
 GOOD = 1.15  # times the best
 CLOSE = 0.25  # of the measured time
 _MOST_RIVALS = 3
