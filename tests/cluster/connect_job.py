@@ -42,10 +42,21 @@ def main(spark: SparkSession, folder: Path) -> dict[str, Any]:
     lake = mr.ParquetTable(folder / "unique.parquet")
     found["parquet left"] = checked(sales, lake, "left", sales.join(spark.read.parquet(lake.path), "id", "left"))
     found["lookups"] = lookups(sales, folder)
+    found["explained"] = explained(sales, folder)
     found["hot keys"] = hot_keys(spark, source, folder)
     found["foreach"] = foreach(spark, source, folder)
     found["errors"] = errors(spark, sales, folder)
     return found
+
+
+def explained(sales: DataFrame, folder: Path) -> dict[str, Any]:
+    table = mr.MasterTable.open(folder / "unique")
+    one = mr.explain(sales, table, "id", "left", read="direct", memory="8m", arrivals_per_second=1_000, sample=1_000)
+    sent = mr.enrich(sales, table, "id", "left", strategy="broadcast").count()
+    return {
+        "strategy": one.strategy, "keeps_up": one.keeps_up, "rate": one.tuples_per_second, "rows": one.enrich().count(),
+        "sampled": "in a sample of" in str(one), "broadcast": sent,
+    }  # fmt: skip
 
 
 def checked(sales: DataFrame, table: Any, how: str, expected: DataFrame) -> dict[str, Any]:

@@ -27,6 +27,10 @@ def test_a_connect_client_builds_and_enriches_as_any_other(cluster: Cluster, pro
         if copies > 1:
             assert found[f"{shape} inner"] == {"same": True, "report": truth(0, ALL, copies)}
     assert found["lookups"]
+    explained = found["explained"]
+    assert explained.pop("rate") > 0
+    assert explained.pop("strategy") != "auto"
+    assert explained == {"keeps_up": True, "rows": ALL, "sampled": True, "broadcast": ALL}
     digits = Counter(one % 10 for one in SALES["id"].to_pylist() if one is not None)
     hot = [ALL, ALL - digits.total(), sorted([digit, rows, rows] for digit, rows in digits.items())]
     for shape in ("unique", "many"):

@@ -88,6 +88,10 @@ def _print(calibration: Calibration, console: Console) -> None:
             markup=False,
             highlight=False,
         )
+    for mode, costs in calibration.reads.items():
+        if costs.together > 1:
+            text = f"{mode} reads take {costs.together:.1f} times as long while all cores read: they share the disk"
+            console.print(text, markup=False, highlight=False)
     for part, measured in calibration.measured.items():
         when = datetime.fromtimestamp(measured.at).astimezone().strftime("%Y-%m-%d %H:%M")
         where = f" of {measured.device}" if measured.device else ""
@@ -98,9 +102,9 @@ def cost_rows(calibration: Calibration) -> Iterator[Row]:
     """Every cost that was measured. What a tuple takes on its way is one cost: its parts can't be told apart."""
     spread = calibration.spread
     for mode, costs in calibration.reads.items():
-        for field in fields(costs):
-            name = f"reads.{mode}.{field.name}"
-            yield name, getattr(costs, field.name), _PER[field.name], spread.get(name)
+        for cost in ("seek", "read_byte", "request"):
+            name = f"reads.{mode}.{cost}"
+            yield name, getattr(costs, cost), _PER[cost], spread.get(name)
     if calibration.has("look_up"):
         look_up = calibration.look_up
         yield "look_up.call", look_up.call, "call", spread.get("look_up.call")

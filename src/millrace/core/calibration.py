@@ -54,11 +54,23 @@ _CALLED = {
 
 @dataclass(frozen=True)
 class ReadCosts:
-    """Seconds of reads of one disk in one way: direct, buffered, or from pages in memory (mmap)."""
+    """Seconds of reads of one disk in one way: direct, buffered, or from pages in memory (mmap).
+
+    `together`: times as long as a read takes while all cores read, because they share the disk.
+    """
 
     seek: float = UnitCosts.seek
     read_byte: float = UnitCosts.read_byte
     request: float = UnitCosts.request
+    together: float = 1.0
+
+    def sharing(self, readers: int, cores: int) -> float:
+        """Times as long as a read takes beside other readers.
+
+        >>> ReadCosts(together=2.0).sharing(1, 4), ReadCosts(together=2.5).sharing(2, 4), ReadCosts(together=2.0).sharing(9, 4)
+        (1.0, 1.5, 2.0)
+        """
+        return 1.0 + (self.together - 1.0) * (min(readers, cores) - 1) / max(1, cores - 1)
 
 
 @dataclass(frozen=True)

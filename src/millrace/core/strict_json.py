@@ -18,8 +18,8 @@ def from_object(made: type[Made], values: Any) -> Made:
     """A dataclass of an object that has exactly its fields.
 
     >>> from millrace.core.calibration import ReadCosts
-    >>> from_object(ReadCosts, {"seek": 0.1, "read_byte": 1e-9, "request": 0})
-    ReadCosts(seek=0.1, read_byte=1e-09, request=0)
+    >>> from_object(ReadCosts, {"seek": 0.1, "read_byte": 1e-9, "request": 0, "together": 2.0})
+    ReadCosts(seek=0.1, read_byte=1e-09, request=0, together=2.0)
     """
     names = [field.name for field in fields(made)]  # type: ignore[arg-type]
     return made(**members(values, names))

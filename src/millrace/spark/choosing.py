@@ -15,7 +15,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from millrace.catalog import ALGORITHMS
-from millrace.core.calibration import Calibration, load_calibration
+from millrace.core.calibration import Calibration, ReadCosts, load_calibration
 from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.protocols import Relation
 from millrace.core.unitcosts import UnitCosts
@@ -133,7 +133,9 @@ def forecast_of(plan: JoinPlan, relation: Relation, hints: Hints) -> JoinForecas
     """What is expected of a plan."""
     order: Order = "sorted" if getattr(getattr(relation, "version", None), "layout", None) == "frequency" else "scattered"
     stream = hints.skew.stream(relation.rows, order, rows_to_a_key(relation))
-    return JoinForecast(plan, relation, stream, calibration_of(plan.asked.table.path, hints))
+    calibration, tasks = calibration_of(plan.asked.table.path, hints), hints.tasks
+    reads = calibration.reads.get(plan.read or "buffered", ReadCosts())
+    return JoinForecast(plan, relation, stream, calibration, reads.sharing(min(tasks.count, tasks.cores), tasks.cores))
 
 
 def candidates(asked: Asked, relation: Relation) -> list[str]:

@@ -65,6 +65,7 @@ class JoinForecast:
     relation: Relation
     stream: StreamShape
     calibration: Calibration
+    sharing: float = 1.0  # times as long as reads take, because other tasks read at the same time
 
     def in_task(self, rows: float) -> Taken:
         """So many rows in one task."""
@@ -113,7 +114,8 @@ class JoinForecast:
         rows = float(max(1, round(rows)))
         if rows not in self._known:
             counts, costs = self.expected(rows).iteration, self.plan.costs or self._default_costs
-            self._known[rows] = Taken(counts.seconds(costs), counts.pages_read, counts.bytes_read)
+            seconds = self.sharing * counts.read_seconds(costs) + counts.work_seconds(costs)
+            self._known[rows] = Taken(seconds, counts.pages_read, counts.bytes_read)
         return self._known[rows]
 
     @cached_property

@@ -13,8 +13,9 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ _SIZES = tuple(4096 * 4**power for power in range(6))  # 4 KiB to 4 MiB
 _GUESS = {"direct": np.array([1e-4, 1e-9, 2e-5]), "buffered": np.array([1e-7, 1e-10, 1e-6])}  # seek, read_byte, request
 _LEAST_READS = 3
 _MEMORY_BYTES = 64 << 20
+_TOGETHER_BYTES = 1 << 20  # about what joins read at once
+_TURNS = 3
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ def _measured(file: Path, seconds: float, seed: int | None) -> DiskCosts:
             remark = f"the file system of {file.parent} has no direct reads: read='buffered' or 'mmap' is what works there"
             continue
         try:
-            reads[mode], found = _reads(descriptor, mode, seconds / 2, seed)
+            alone, found = _reads(descriptor, mode, seconds / 2, seed)
+            reads[mode] = replace(alone, together=_together(descriptor, seconds / 8) if mode == "direct" else 1.0)
         except OSError as refused:  # some file systems open a file for direct reads, and refuse to read
             if mode == "buffered":
                 raise TableError(f"{file} can't be read ({refused}): check its disk") from refused
@@ -100,6 +104,25 @@ def _reads(descriptor: int, mode: str, seconds: float, seed: int | None) -> tupl
     found = fit(np.array(counts), np.array(taken), _GUESS[mode], pulled=False)
     seek, read_byte, request = found.costs.tolist()
     return ReadCosts(seek, read_byte, request), dict(zip(("seek", "read_byte", "request"), found.spread.tolist(), strict=True))
+
+
+def _together(descriptor: int, seconds: float) -> float:
+    """Times as long as long reads take while all cores read; by turns with reads of one core."""
+    readers, each, size = len(os.sched_getaffinity(0)), seconds / (2 * _TURNS), os.fstat(descriptor).st_size
+    if readers == 1 or size < 4 * _TOGETHER_BYTES:
+        return 1.0
+
+    def read(number: int) -> float:
+        with mmap.mmap(-1, _TOGETHER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as buffer, memoryview(buffer) as view:
+            places = np.random.default_rng().permutation(size // _TOGETHER_BYTES) * _TOGETHER_BYTES
+            return _timed(descriptor, view, places, each)
+
+    ratios = []
+    with ThreadPoolExecutor(readers) as pool:
+        for _ in range(_TURNS):
+            alone = read(0)
+            ratios.append(float(np.mean(list(pool.map(read, range(readers))))) / alone)
+    return max(1.0, float(np.median(ratios)))
 
 
 def _timed(descriptor: int, view: Any, places: Int64Array, seconds: float) -> float:
@@ -146,7 +169,7 @@ class Overhead:
 
     def added(self, read: ReadCosts) -> ReadCosts:
         """Reads as a join sees them. The part of a page is not among them: it counts as work of the join."""
-        return ReadCosts(read.seek, read.read_byte + self.byte, read.request + self.request)
+        return replace(read, read_byte=read.read_byte + self.byte, request=read.request + self.request)
 
 
 def measure_overhead(relations: list[StoredRelation], buffered: ReadCosts, *, seconds: float = 0.6, seed: int = 0) -> Overhead:

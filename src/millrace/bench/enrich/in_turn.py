@@ -50,9 +50,9 @@ def run_in_turn(
     return progress
 
 
-def batch_seconds(entries: list[Any], cold: int) -> list[float]:
-    """Seconds of the micro-batches behind the first ones."""
-    return [entry.durationMs["addBatch"] / 1000 for entry in entries][cold:]
+def batch_seconds(entries: list[Any], cold: int, of: str = "addBatch") -> list[float]:
+    """Seconds of the micro-batches behind the first ones. `of`: a part of them, by Spark's name."""
+    return [entry.durationMs[of] / 1000 for entry in entries][cold:]
 
 
 @contextmanager
