@@ -1,7 +1,7 @@
 """`millrace bench enrich-auto`: whether `strategy="auto"` takes the right join on Spark, and what `mr.explain` expects.
 
 1. This machine is calibrated with Spark, as by `millrace tune --calibrate --spark`.
-2. In each workload (read mode x memory x rows of a micro-batch) `mr.explain` is asked about all joins. The three that it expects
+2. In each workload (read mode x memory x rows of a micro-batch) `mr.explain` is asked about all joins. The three it expects
    to be fastest, the join that auto takes, and `sweepjoin` run as streaming queries that get each micro-batch in turn. Of joins
    that do the same, as where keys are looked up in memory at once, one runs.
 3. The time of auto's join is divided by that of the best one (addBatch). The time that was expected is compared with that of
