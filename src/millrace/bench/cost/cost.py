@@ -42,6 +42,7 @@ from millrace.tuning.calibrate import calibrate_machine
 from millrace.tuning.choose import choose
 
 _LEARNING = 12  # times the keys of a front stage
+_MOST_LEARNING = 1_000_000  # tuples: more take too long, and the join then counts as still learning
 _WINDOWS, _LONGEST = 8, 5  # windows measured on a disk, where that does not take more than so many times the seconds
 _TRIES = 4
 TERMS = ("pages_read", "seeks", "probes")
@@ -173,7 +174,7 @@ def _measured(cell: Cell, store: Store, contender: Contender, options: JoinOptio
     """The join at full speed, once in its stride."""
     run, _, relation = start_run(cell, store, contender, contender.parameters, options)
     limits, learning = limits_of(run.join, store, options), _learning(contender, expected)
-    limits = replace(limits, tuples=max(limits.tuples, learning))
+    limits = replace(limits, tuples=max(limits.tuples, learning if learning <= _MOST_LEARNING else 0))
     if store.real:
         windows = _WINDOWS * limits.tuples / max(1.0, options.windows) / expected.rate(store.costs_of(contender.row.name))
         limits = replace(limits, seconds=min(max(options.seconds, windows), _LONGEST * options.seconds))
