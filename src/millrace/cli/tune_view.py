@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from millrace.cli.tune import Line, Tuning
 
 _LEAST_SHOWN = 0.005  # share of the memory
+_ALIKE = 0.95  # of the best rate: sizes of pages that differ less are as good
 
 
 def print_tuning(found: Tuning, console: Console) -> None:
@@ -41,6 +42,7 @@ def print_tuning(found: Tuning, console: Console) -> None:
     for name, reason in found.refused:
         _say(console, f"{name}: {reason}")
     _verdict(found, console)
+    _say(console, "rates are those of one task whose window is always full; on Spark, millrace explain tells what auto takes")
     for note in found.notes:
         _say(console, f"note: {note}")
 
@@ -53,7 +55,7 @@ def _cells(line: Line, arrivals: float | None) -> list[str]:
         _settings(chosen.expected.settings),
         "\n".join(f"{name}={_plain(value)}" for name, value in tuned.chosen_parameters.items()) or "nothing",
         _split(chosen.expected.memory),
-        f"{chosen.pages_per_1000_tuples:,.3g}",
+        _count(chosen.pages_per_1000_tuples),
         line.limited_by,
     ]
     if arrivals is not None:
@@ -69,7 +71,18 @@ def _settings(settings: Mapping[str, float]) -> str:
 
 
 def _plain(value: object) -> str:
+    if value is None:
+        return "None (as many as fit)"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _count(value: float) -> str:
+    """A number of pages.
+
+    >>> _count(1012.6), _count(0.0312)
+    ('1,013', '0.0312')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _split(memory: Mapping[str, int]) -> str:
@@ -112,11 +125,15 @@ def print_page_sizes(found: Tuning, console: Console) -> None:
             table.add_row(format_bytes(one.page_bytes), one.why_not)
             continue
         rate = one.forecast.tuples_per_second
-        pages = f"{one.forecast.pages_per_1000_tuples:,.3g}"
+        pages = _count(one.forecast.pages_per_1000_tuples)
         table.add_row(format_bytes(one.page_bytes), f"{rate:,.0f}", f"{rate / top:.0%}".replace("%", " %"), pages)
     _say(console, f"sizes of pages for {found.best.tuned.strategy}:")
     console.print(table)
-    _say(console, f"best: millrace build --page-bytes {best.page_bytes >> 10}k")
+    rates = [one.forecast.tuples_per_second for one in found.pages if one.forecast is not None]
+    if min(rates, default=top) >= _ALIKE * top:
+        _say(console, "all of these sizes are about as good: keep the one you have")
+    else:
+        _say(console, f"best: {format_bytes(best.page_bytes)}; build the table anew with --page-bytes {best.page_bytes >> 10}k")
 
 
 def _say(console: Console, text: str) -> None:

@@ -130,8 +130,17 @@ class Calibration:
     spread: Mapping[str, float] = field(default_factory=dict)  # by cost, such as work.meshjoin.probe: 0.1 is a tenth of it
     measured: Mapping[Part, Measured] = field(default_factory=dict)  # the parts that are not defaults
 
-    def costs(self, strategy: str, mode: str | None) -> UnitCosts:
-        """Unit costs of a join that reads in this way."""
+    def __str__(self) -> str:
+        """In a few words. All costs: `millrace tune --calibrate` prints them.
+
+        >>> str(Calibration())
+        'calibration: nothing was measured'
+        """
+        parts = [_CALLED[part] for part in PARTS if part in self.measured]
+        return f"calibration: {', '.join(parts)} measured" if parts else "calibration: nothing was measured"
+
+    def costs(self, strategy: str, mode: str | None = None) -> UnitCosts:
+        """Unit costs of a join that reads in this way; None: through the page cache."""
         read = self.reads.get(mode or "buffered", ReadCosts())
         work = self.work.get(strategy, UnitCosts())
         return replace(work, seek=read.seek, read_byte=read.read_byte, request=read.request)

@@ -35,6 +35,7 @@ _SHOWN_ROWS = (20_000, 200_000, 1_000_000)  # of a micro-batch
 _OTHER_MEMORY = (0.25, 0.5, 2.0, 4.0)  # times the memory given
 _NOTABLE = 1.1  # times the rate: less is not worth a line
 _DOUBLINGS = 7  # of the memory given, to find out which memory would keep up
+_ROUGH = "by default costs, which may be off by three times"
 _HARDLY = 1.02  # times the rate: more memory that gives no more is of no use
 _HEAD = 1_000  # keys of a sample
 _CERTAIN = 5  # rows of a key in a sample: fewer may be chance
@@ -149,7 +150,7 @@ class Explanation:
 
     def _lines(self) -> list[str]:
         rows = [("keys", str(self.skew)), ("rate", self._rate()), ("batches", self._batches())]
-        rows.append(("reads", f"{self.pages_per_1000_rows:,.1f} pages for 1,000 rows, of {self._batch_name()}"))
+        rows.append(("reads", self._reads()))
         rows += [("memory", f"{name}: {format_bytes(size)}") for name, size in self.memory_split.items()]
         if self.arrivals_per_second is not None:
             rows.append(("arrivals", self._arrivals(self.arrivals_per_second)))
@@ -168,13 +169,16 @@ class Explanation:
         return (
             f"{self.tuples_per_second:,.0f} rows a second in long micro-batches "
             f"({counted(tasks.count, 'task')}, {counted(tasks.cores, 'core')})"
+            + (f"; {_ROUGH}" if self._forecast.calibration.note else "")
         )
 
     def _batches(self) -> str:
         return "; ".join(f"{rows:,} rows in {format_seconds(self.seconds_per_batch(rows))}" for rows in _SHOWN_ROWS)
 
-    def _batch_name(self) -> str:
-        return f"a micro-batch of {self.rows_per_batch:,.0f}"
+    def _reads(self) -> str:
+        if all(join.relation.resident for join in self._forecast.joins):
+            return "nothing from disk: pages are used in memory"
+        return f"{self.pages_per_1000_rows:,.1f} pages for 1,000 rows, of a micro-batch of {self.rows_per_batch:,.0f}"
 
     def _arrivals(self, arrivals: float) -> str:
         if not self.keeps_up:
