@@ -101,7 +101,7 @@ def test_sizes_of_pages_are_rated_for_the_fastest_join(table: str) -> None:
     assert list(sizes) == [4096 << power for power in range(9)]
     assert plain["best_page_bytes"] == max((size for size in sizes if sizes[size]), key=lambda size: sizes[size])
     shown = run(table, *ARGUMENTS, "--strategy", "hybridjoin", "--page-bytes").output
-    assert f"best: millrace build --page-bytes {plain['best_page_bytes'] >> 10}k" in shown
+    assert f"build the table anew with --page-bytes {plain['best_page_bytes'] >> 10}k" in shown
 
 
 def test_the_memory_of_a_line_adds_up_to_the_budget(table: str) -> None:
