@@ -232,3 +232,12 @@ def test_a_stream_is_not_sampled(spark: SparkSession, products: mr.MasterTable, 
     with pytest.raises(ParameterError, match="a stream can't be sampled before it runs"):
         mr.explain(stream, products, "id", sample=10)
     assert mr.explain(stream, products, "id", sample=frame(spark, SALES)).tuples_per_second > 0
+
+
+def test_a_sweep_is_not_expected_to_read_more_pages_than_there_are(sales: DataFrame, products: mr.MasterTable) -> None:
+    for arrivals in (5_000, 50_000, 90_000, 130_000):
+        found = mr.explain(
+            sales, products, "id", read="direct", strategy="sweepjoin", memory="64m", arrivals_per_second=arrivals, partitions=1
+        )
+        pages = found.pages_per_1000_rows * found.rows_per_batch / 1000
+        assert pages <= products.relation("direct").pages + 1e-6

@@ -103,7 +103,7 @@ class JoinForecast:
     def _joined(self, rows: float) -> Taken:
         """A group of so many rows: between two groups that were looked at, each twice as large as the other."""
         most = max(1.0, float(self.plan.group.most))
-        steps = max(0, math.ceil(math.log2(max(most, rows) / max(rows, 1.0)) - 1e-9))
+        steps = max(0, math.floor(math.log2(max(most, rows) / max(rows, 1.0)) + 1e-9))
         high = max(most, rows) / 2**steps
         if math.isclose(high, rows, rel_tol=1e-6):
             return self._point(high)
