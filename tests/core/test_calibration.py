@@ -24,6 +24,7 @@ from millrace.core.calibration import (
     SparkCosts,
     as_object,
     calibration_folder,
+    check_calibration_folder,
     load_calibration,
     of_object,
     save_calibration,
@@ -256,3 +257,21 @@ def test_a_path_that_does_not_exist_lies_on_the_disk_of_its_folder(tmp_path: Pat
     assert device_number(tmp_path / "no" / "such" / "table") == device_number(tmp_path)
     assert device_number(tmp_path) is not None
     assert device_name(tmp_path)
+
+
+def test_a_folder_that_cannot_be_used_is_an_error_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "file" / "below"))
+    with pytest.raises(ParameterError, match="can't be made"):
+        check_calibration_folder()
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "new"))
+    check_calibration_folder()
+    assert (tmp_path / "new").is_dir()
+
+
+def test_what_was_measured_in_the_future_does_not_count(tmp_path: Path) -> None:
+    ahead = {"look_up": Measured(time.time() + 30 * DAY, "here")}
+    save_calibration(replace(Calibration(), look_up=LookUpCosts(call=0.5), measured=ahead), tmp_path)
+    assert load_calibration(tmp_path).look_up == LookUpCosts()

@@ -222,3 +222,10 @@ def test_a_drained_back_stage_keeps_what_the_misses_of_a_group_need() -> None:
     assert best_drained_share(0.5, 0.6, scores, 1_000, many, 10_000) < 0.5
     assert best_drained_share(0.5, 0.6, scores, 4_000, few, 10_000) == 0.5  # there is room for more keys already
     assert best_drained_share(0.5, 0.0, np.zeros(0), 1_000, few, 10_000) == 0.5
+
+
+def test_a_front_stage_takes_no_more_memory_than_the_relation_and_a_gigabyte_need() -> None:
+    division = CHybridJoin.divide(GeneratedRelation(ROWS), SPEC, Budget("900g"), cache_share=0.5)
+    assert division.front is not None
+    assert division.front.memory_bytes == 1 << 30
+    assert division.back_bytes == (900 << 30) - (1 << 30)

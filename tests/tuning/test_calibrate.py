@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from millrace.tuning.calibrate import Effort, calibrate_machine, largest_file
 from millrace.tuning.calibrate_disk import Overhead, calibrate_disk
 from millrace.tuning.calibrate_work import Observation, costs_of, fit_work
 from millrace.tuning.fitting import fit, nonnegative
+from millrace.tuning.scratch_tables import scratch_folder
 
 QUICK = Effort(
     disk_seconds=0.2, look_up_seconds=0.2, work_seconds=0.3, sample_bytes=16 << 20,
@@ -172,3 +174,13 @@ def test_the_largest_file_of_a_table_is_measured_if_it_is_big(tmp_path: Path) ->
 
 def test_every_join_is_measured_by_default() -> None:
     assert tuple(Effort().algorithms) == ALGORITHMS
+
+
+def test_what_a_killed_calibration_left_behind_is_removed_by_the_next(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left, ours = (tmp_path / f".millrace-calibration-{process}-x" for process in (gone.pid, os.getpid()))
+    for folder in (left, ours):
+        folder.mkdir()
+    with scratch_folder(tmp_path) as scratch:
+        assert sorted(tmp_path.iterdir()) == sorted([ours, scratch])

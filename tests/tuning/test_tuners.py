@@ -165,7 +165,7 @@ def test_a_limit_on_memory_bounds_the_search() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 0, float("nan"), float("inf"), True, "fast"])
 def test_arrivals_that_are_no_rate_are_an_error(wrong: Any) -> None:
-    with pytest.raises(ParameterError, match="arrivals must be a number of rows a second above 0"):
+    with pytest.raises(ParameterError, match="arrivals must be a number of rows a second, above 0"):
         least_memory_for("meshjoin", SCENE.relation, SPEC, wrong, SCENE.stream)
 
 

@@ -13,8 +13,9 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
+from millrace.bench.interrupts import treat_sigterm_as_interrupt
 from millrace.cli.session import local_session, require_spark
-from millrace.core.calibration import Calibration, as_object, load_calibration, save_calibration
+from millrace.core.calibration import Calibration, as_object, check_calibration_folder, load_calibration, save_calibration
 from millrace.core.errors import TableError
 from millrace.core.unitcosts import UnitCosts
 from millrace.relations.paths import local_path
@@ -45,6 +46,8 @@ def run_calibrate(table: Path | None, *, spark: bool, as_json: bool, console: Co
         raise TableError(f"there is no {place}; give a table, or a folder on the disk where tables will lie")
     if spark:
         require_spark()
+    check_calibration_folder()  # before anything is measured
+    treat_sigterm_as_interrupt()
     remarks: list[str] = []
     with Console(stderr=True).status("measuring ...") as status:
         found, remarks = calibrate_machine(place, say=status.update, effort=effort)

@@ -30,10 +30,11 @@ from millrace.relations.parquet import ParquetRelation
 from millrace.relations.parquet_files import list_files
 from millrace.relations.paths import local_path
 from millrace.relations.stored import StoredRelation
+from millrace.tuning.arrivals import checked_arrivals
 from millrace.tuning.limits import what_limits
 from millrace.tuning.page_size import PageSize, best_page, tune_page_bytes
 from millrace.tuning.skew import Skew
-from millrace.tuning.tuners import Enough, Tuned, check_arrivals, least_memory_for, tune
+from millrace.tuning.tuners import Enough, Tuned, least_memory_for, tune
 
 REAL_DISK = "disk"
 SIMULATED = ("hdd2008", "ssd", "object-store")
@@ -116,7 +117,7 @@ def tune_table(options: TuneOptions, progress: Console) -> Tuning:
     memory_bytes = parse_bytes(options.memory)
     skew = Skew.unknown() if options.zipf is None else Skew.zipf(options.zipf)
     if options.arrivals is not None:
-        check_arrivals(options.arrivals)
+        checked_arrivals(options.arrivals, name="--arrivals", none_arrive=False)
     names = [algorithm(name).name for name in options.strategies] or [row.name for row in ALGORITHMS]
     costs = _Costs(options)
     with _opened(options) as (relation, order), progress.status("looking at the table ...") as status:

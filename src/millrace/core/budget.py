@@ -11,6 +11,7 @@ import numpy as np
 from millrace.core.errors import BudgetError, ParameterError
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_MOST_BYTES = 1 << 50
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
 
 
@@ -31,6 +32,8 @@ def parse_bytes(size: int | str) -> int:
         count = int(float(found[1]) * _UNITS[found[2].lower()])
     if count <= 0:
         raise ParameterError(f"a size must be more than zero bytes; got {size!r}")
+    if count > _MOST_BYTES:
+        raise ParameterError(f"a size must be {format_bytes(_MOST_BYTES)} at most; got {size!r}")
     return count
 
 

@@ -181,6 +181,17 @@ def calibration_folder() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "millrace"
 
 
+def check_calibration_folder() -> None:
+    """An error if nothing can be kept there."""
+    folder = calibration_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as refused:
+        raise ParameterError(f"{folder} can't be made ({refused}): name another folder in {FOLDER_VARIABLE}") from refused
+    if not os.access(folder, os.W_OK):
+        raise ParameterError(f"{folder} can't be written: name another folder in {FOLDER_VARIABLE}")
+
+
 def load_calibration(table: Path | None = None, *, cluster: bool = False, now: float | None = None) -> Calibration:
     """What was measured for the disk on which this table lies (None: that of the working folder); defaults, with a note, for
     what was not, is too old, or holds for another machine.
@@ -196,7 +207,9 @@ def load_calibration(table: Path | None = None, *, cluster: bool = False, now: f
             problems.append(problem)
             continue
         young = [
-            part for part in parts if part in kept.parts.measured and now - kept.parts.measured[part].at <= MOST_DAYS * _DAY
+            part
+            for part in parts
+            if part in kept.parts.measured and -_DAY <= now - kept.parts.measured[part].at <= MOST_DAYS * _DAY
         ]
         found = found.with_parts(kept.parts.only(young))
         problems += [

@@ -67,6 +67,8 @@ def without_the_last_read(places: Places) -> tuple[float, Places]:
     at_hand = _read_shares(places, high) / places.count
     each = places.each * (1.0 - at_hand)
     rest = float(np.sum(places.count * each))
+    if rest <= 0:
+        return 1.0, places
     return 1.0 - rest, Places(each / rest, places.count)
 
 

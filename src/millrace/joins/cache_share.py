@@ -22,7 +22,7 @@ from millrace.core.budget import Budget, format_bytes
 from millrace.core.errors import BudgetError, ParameterError
 from millrace.core.protocols import JoinSpec, Relation
 from millrace.cost.front_stage import gain
-from millrace.joins.front_stage import FrontSizing, divide_front, kept_schema, least_front_bytes
+from millrace.joins.front_stage import FrontSizing, divide_front, kept_schema, least_front_bytes, most_front_bytes
 from millrace.joins.hot_rows import HotRows
 
 CacheShare = float | int | Literal["auto"]
@@ -63,7 +63,7 @@ def divide_stages(
         return Division(None, free)
     least = least_front_bytes(relation, spec)
     share = (FIRST_SHARE if now is None else now) if cache_share == "auto" else cache_share
-    front = max(least, int(share * free))
+    front = max(least, min(int(share * free), most_front_bytes(relation, spec)))
     if cache_share == "auto":
         _check_back(relation, spec, budget, back, lambda total: total - least, lambda needed: needed + least)
         front = _fitting(relation, spec, back, free, front, least)

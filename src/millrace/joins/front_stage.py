@@ -37,6 +37,7 @@ from millrace.structures.window import Window, row_bytes
 Threshold = int | float | Literal["auto"]
 
 _LEAST_OUTPUT_ROWS = 64
+_ENOUGH_BYTES = 1 << 30
 _MOST_OUTPUT_ROWS = 16_384
 _OUTPUT_SHARE = 8  # of the front stage's memory, for the rows of a step
 _SCRATCH_BYTES = 64  # per tuple that is looked up: code, entry, flags, positions, pairs
@@ -83,6 +84,13 @@ def least_front_bytes(relation: Relation, spec: JoinSpec) -> int:
     """Memory of the smallest front stage: it can hold one page of rows."""
     least = _LEAST_OUTPUT_ROWS * _row_price(relation, spec) + relation.page_bytes + HotRows.least_bytes(relation.page_bytes)
     return least * _RECENT_SHARE // (_RECENT_SHARE - 1) + 1024
+
+
+def most_front_bytes(relation: Relation, spec: JoinSpec) -> int:
+    """Memory of a front stage that holds the whole relation, and as much again: more would never be used. A relation that grows
+    gets the rest when the stages are made anew. Up to a gigabyte nothing is spared."""
+    rows = HotRows.bytes_for(2 * relation.rows, _kept_row_bytes(relation, kept_schema(relation, spec)))
+    return max(_ENOUGH_BYTES, least_front_bytes(relation, spec) + 2 * rows + _MOST_OUTPUT_ROWS * _row_price(relation, spec))
 
 
 def kept_keys(relation: Relation, spec: JoinSpec, sizing: FrontSizing, rows_each: float = 1.0) -> int:

@@ -96,8 +96,13 @@ class HotRows:
     @staticmethod
     def keys_in(memory_bytes: int, row_bytes: int) -> int:
         """How many keys have room in so much memory, with one row each."""
-        each = _ENTRY_BYTES + _PLACES_BYTES + _POOL_BYTES + block_bytes(row_bytes)
-        return int(max(1, (memory_bytes - 8 * _STATES) // each))
+        fixed = HotRows.bytes_for(0, row_bytes)
+        return int(max(1, (memory_bytes - fixed) // (HotRows.bytes_for(1, row_bytes) - fixed)))
+
+    @staticmethod
+    def bytes_for(keys: int, row_bytes: int) -> int:
+        """Memory in which so many keys have room, with one row each."""
+        return 8 * _STATES + keys * (_ENTRY_BYTES + _PLACES_BYTES + _POOL_BYTES + int(block_bytes(row_bytes)))
 
     @staticmethod
     def least_bytes(page_bytes: int) -> int:

@@ -46,10 +46,10 @@ class BatchEffort:
 
     small_rows: int = 1_000
     large_rows: int = 100_000
-    compiling: int = 15  # left out of the first query of all
-    warming: int = 4  # left out of the first query of a shape
-    settling: int = 2  # left out of later ones
-    kept: int = 4
+    compiling: int = 30  # left out of the first query of all
+    warming: int = 8  # left out of the first query of a shape
+    settling: int = 4  # left out of later ones
+    kept: int = 6
     rounds: int = 2  # times that all shapes come: what else goes on in the machine then touches all of them
 
 

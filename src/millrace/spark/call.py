@@ -8,15 +8,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from millrace.core.errors import ParameterError
 from millrace.spark.arguments import check_choices, check_frame, checked_front, checked_memory, checked_partitions
 from millrace.spark.choosing import Hints, Ranked
 from millrace.spark.lookups import Lookup, as_lookups
 from millrace.spark.plan import Plan
 from millrace.spark.planning import make_plan
+from millrace.tuning.arrivals import checked_arrivals
 from millrace.tuning.skew import Skew, as_skew
-
-_MOST_ARRIVALS = 1e12
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Call:
         front = checked_front(strategy, cache_share, threshold)
         tasks = None if partitions is None else checked_partitions(partitions)
         given = checked_memory(memory)
-        arrivals = checked_arrivals(arrivals_per_second)
+        arrivals = None if arrivals_per_second is None else checked_arrivals(arrivals_per_second)
         return Call(stream, lookups, given, strategy, read, ordered, tasks, front, as_skew(skew), arrivals)
 
     def hints(self) -> Hints:
@@ -58,13 +56,3 @@ class Call:
             self.stream, self.lookups, memory_bytes or self.memory_bytes, strategy=self.strategy, read=self.read,
             ordered=self.ordered, partitions=self.partitions, front=self.front, hints=self.hints(),
         )  # fmt: skip
-
-
-def checked_arrivals(given: Any) -> float | None:
-    """Rows a second, or None."""
-    if given is None:
-        return None
-    number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if not number or not 0 <= given <= _MOST_ARRIVALS:
-        raise ParameterError(f"arrivals_per_second must be a number of rows a second, 0 or more; got {given!r}")
-    return float(given)

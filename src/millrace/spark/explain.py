@@ -221,7 +221,9 @@ class Explanation:
             mine, theirs = (self._seconds(one, ranking.rows, whole=sent) for one in (ranking.chosen, other))
             of_table = f" for {ranking.chosen.plan.asked.table.name}" if len(self._rankings) > 1 else ""
             what = "a micro-batch" if sent else "the join"
-            found.append(f"{other.plan.asked.strategy}{of_table}: {theirs / max(mine, 1e-12):.2f}x the time of {what}")
+            ratio = theirs / max(mine, 1e-12)
+            close = ": too little to leave the usual join" if ratio < 1 else ""
+            found.append(f"{other.plan.asked.strategy}{of_table}: {ratio:.2f}x the time of {what}{close}")
         return found
 
     def _seconds(self, join: JoinForecast, rows: float, *, whole: bool) -> float:

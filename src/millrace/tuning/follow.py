@@ -36,6 +36,7 @@ from millrace.cost.expected import StreamShape
 from millrace.joins.cached import CachedJoin
 from millrace.joins.hot_rows import HotRows
 from millrace.joins.shedding.policies import stage_that_waits
+from millrace.tuning.arrivals import checked_arrivals
 from millrace.tuning.choose import CostsOf
 from millrace.tuning.judge import Decide, Judge, Wanted
 from millrace.tuning.settings import Setting, Tuner
@@ -84,8 +85,10 @@ class FollowingJoin:
     ) -> None:  # fmt: skip
         if strategy == "auto" and parameters:
             raise ParameterError(f'name the strategy that takes {", ".join(sorted(parameters))}, instead of "auto"')
-        if look_tuples is not None and look_tuples < 1:
+        if look_tuples is not None and not look_tuples >= 1:
             raise ParameterError(f"look_tuples must be at least 1; got {look_tuples}")
+        if arrivals_per_second is not None:
+            checked_arrivals(arrivals_per_second)
         self._budget, self._free = budget, budget.free_bytes
         counters = _counters(self._free)
         self._bytes = self._free - Watch.bytes_for(counters)  # of the join
@@ -122,6 +125,8 @@ class FollowingJoin:
 
     @arrivals_per_second.setter
     def arrivals_per_second(self, rate: float | None) -> None:
+        if rate is not None:
+            checked_arrivals(rate)
         self._judge.arrivals_per_second = rate
 
     @property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 
 from millrace.core.errors import TableError
@@ -22,6 +24,7 @@ ROW_BYTES = 64
 COLUMNS = (SURROGATE_KEY, "description")  # what joins put out: 44 bytes, a typical row
 COLUMNS_BYTES = 44
 _MADE_AT_ONCE = 500_000
+_PREFIX = ".millrace-calibration-"  # then the process
 
 
 @contextmanager
@@ -30,12 +33,21 @@ def scratch_folder(place: Path) -> Iterator[Path]:
     folder = place if place.is_dir() else place.parent
     if not os.access(folder, os.W_OK):
         folder = Path(tempfile.gettempdir())
+    _remove_left_behind(folder)
     try:
-        scratch = tempfile.TemporaryDirectory(dir=folder, prefix=".millrace-calibration-", ignore_cleanup_errors=True)
+        scratch = tempfile.TemporaryDirectory(dir=folder, prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True)
     except OSError as refused:
         raise TableError(f"{folder} can't be written ({refused}): name another folder on the same disk") from refused
     with scratch as name:
         yield Path(name)
+
+
+def _remove_left_behind(folder: Path) -> None:
+    """Folders of calibrations here that were killed."""
+    for left in folder.glob(f"{_PREFIX}*"):
+        process = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def build_scratch(folder: Path, rows: int, page_bytes: int) -> Path:

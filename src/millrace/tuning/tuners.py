@@ -26,6 +26,7 @@ from millrace.core.protocols import JoinSpec, Relation
 from millrace.core.unitcosts import UnitCosts
 from millrace.cost.expected import StreamShape
 from millrace.joins.sizing import costs_with_calls
+from millrace.tuning.arrivals import checked_arrivals
 from millrace.tuning.choose import Forecast, forecast, own_parameters
 
 CLOSE = 0.02  # of the best rate: nearer than this the join's own choice is as good
@@ -266,7 +267,7 @@ def least_memory_for(
     upwards, each a quarter more than the one before, and only then the amounts between the first that does and the one below.
     If none does, up to several times the bytes of the table or `most_bytes`, the error names the highest rate and its memory.
     """
-    check_arrivals(arrivals_per_second)
+    checked_arrivals(arrivals_per_second, name="arrivals", none_arrive=False)
     costs = costs_with_calls(costs)
 
     def asked(memory: int) -> Forecast:
@@ -289,12 +290,6 @@ def least_memory_for(
         else:
             low = middle
     return Enough(high, found)
-
-
-def check_arrivals(arrivals_per_second: Any) -> None:
-    number = isinstance(arrivals_per_second, (int, float)) and not isinstance(arrivals_per_second, bool)
-    if not number or not np.isfinite(arrivals_per_second) or arrivals_per_second <= 0:
-        raise ParameterError(f"arrivals must be a number of rows a second above 0; got {arrivals_per_second!r}")
 
 
 def _rungs(least: int, relation: Relation, most_bytes: int | None) -> Iterator[int]:
