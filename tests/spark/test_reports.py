@@ -62,7 +62,7 @@ def _read_aloud(report: mr.BatchReport, truth: dict[str, int]) -> None:
     assert re.fullmatch(
         rf"batch {report.batch_id} of sales: 100 rows in, {truth['matched']} matched, {100 - truth['matched']} unmatched "
         rf"\({truth['absent']} with no such key in the table, {truth['nulls']} without a key\), table version 1, "
-        r"(nothing read from disk|\d+ reads? of [\d.]+ [KM]iB in [\d.]+ m?s), [\d.]+ m?s in all",
+        r"(nothing read from disk|\d+ reads? of [\d.]+ (?:[KM]i)?B in [\d.]+ m?s), [\d.]+ m?s in all",
         str(report),
     ), str(report)
     assert repr(report) == f"<BatchReport {report}>"
