@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -23,6 +25,18 @@ def write_atomically(path: Path, data: bytes, still_wanted: Callable[[], bool] =
         hidden.unlink(missing_ok=True)
     _sync_folder(path.parent)
     return True
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Processes that change what lies in a folder do so one after the other, so that nothing is lost. The lock ends with the
+    process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -16,20 +16,18 @@ was measured on the executors of a cluster is kept beside, in files whose names 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from millrace.core.atomic_files import write_atomically
+from millrace.core.atomic_files import one_at_a_time, write_atomically
 from millrace.core.errors import ParameterError
 from millrace.core.machine_name import Machine, device_number, this_machine
 from millrace.core.strict_json import UnreadableError, by_name, from_object, members, number, numbers
@@ -226,7 +224,7 @@ def save_calibration(calibration: Calibration, table: Path | None = None, *, clu
     folder, written = calibration_folder(), []
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _one_at_a_time(folder):
+        with one_at_a_time(folder):
             for path, parts in _files(table, cluster):
                 new = calibration.only([part for part in parts if part in calibration.measured])
                 if not new.measured:
@@ -348,14 +346,3 @@ def _note(found: Calibration, problems: Sequence[str], lacking: Sequence[Part], 
     reasons = [*problems, *(f"{_CALLED[part]} was not measured" for part in lacking)]
     spark = "" if "spark" in found.measured or cluster else " --spark"
     return f"{'; '.join(reasons)}: defaults are used; {tune}{spark}"
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """So that what another process keeps at the same time is not lost. The lock ends with the process."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -10,12 +10,10 @@ products/
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from millrace.core.atomic_files import write_atomically
+from millrace.core.atomic_files import one_at_a_time, write_atomically
 from millrace.core.errors import DamagedTableError, ParameterError, TableError, TableVersionError
 from millrace.core.keys import CODEC_VERSION, KeyCodec
 from millrace.core.wording import counted
@@ -215,7 +213,7 @@ def publish(folder: Path, version: TableVersion) -> TableVersion:
     already looked can be one that should have seen it; if writing takes longer than that moment, it is stamped again before
     anybody sees it.
     """
-    with _one_at_a_time(folder):
+    with one_at_a_time(folder):
         versions = read_versions(folder) if (folder / MANIFEST).exists() else []
         while True:
             if versions:
@@ -231,17 +229,6 @@ def publish(folder: Path, version: TableVersion) -> TableVersion:
 
 def _not_yet(time_us: int | None) -> bool:
     return time_us is None or now_us() < time_us
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Builds that finish together publish one after the other, so that none is lost. The lock ends with the process."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def write_index(folder: Path, shards: Sequence[ShardInfo]) -> str:

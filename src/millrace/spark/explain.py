@@ -119,11 +119,6 @@ class Explanation:
         return None if other is None else other.plan.asked.strategy
 
     @property
-    def candidates(self) -> list[str]:
-        """The joins that could serve the first table with this memory, the fastest first."""
-        return [one.plan.asked.strategy for one in self._rankings[0].forecasts]
-
-    @property
     def notes(self) -> list[str]:
         """What the forecast rests on, and what it leaves out."""
         found = [self._forecast.calibration.note] if self._forecast.calibration.note else []
